@@ -25,7 +25,7 @@ type Shared struct {
 	part     int64 // of the cost: see Limits.part
 	units    int64 // the same in the calendar
 	large    bool  // it takes more than a grain brings, of a window or of tokens
-	slow     int64 // the grains in which tokens bring one operation; 0 if they bring more than one in a grain
+	slow     int64 // the grains in which tokens bring one operation, at least 1
 	grain    int64 // what the windows bring in a grain, in the calendar
 	rate     int64 // the same, with the tokens
 	held     bool  // the lease was out in this limit, too
@@ -68,9 +68,9 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	x.part, x.given, x.last = l.part(&op.Cost), 0, 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
-	x.slow = min(pace/1000/l.Grain, Grains)
+	x.slow = max(1, min(pace/1000/l.Grain, Grains))
 	x.rate = max(1, min(x.grain, min(max(1, l.Grain*1000/pace), mostBooked)*x.units))
-	x.units = min(x.units*max(1, x.slow), mostBooked)
+	x.units = min(x.units*x.slow, mostBooked)
 	x.large, x.gathered = x.units > x.rate, 0
 	f.expire(now - l.grace())
 	if back {
@@ -153,10 +153,10 @@ func (x *Shared) reserved(window, now int64) int64 {
 	if w.Interval <= c.Grain || w.Size > w.Rate {
 		return 0
 	}
-	each := x.expects(x.rate, window)
+	each := x.expects(x.rate*x.slow, window)
 	most := MostUnits / max(1, each) // grains
 	gone, booked := c.Head+1-l.whole(w.begin(w.interval(now))), c.Front-c.Head-1
-	return max(0, min(w.Size-each*min(gone, most), each*min(booked, most)))
+	return max(0, min(w.Size-each*min(gone, most)/x.slow, each*min(booked, most)/x.slow))
 }
 
 // run takes capacity and a token.
@@ -199,7 +199,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			at += x.wait
 		}
 		at = max(x.refund, at/1000)
-		if l.grain(at) <= c.Head+1+x.slow || x.behind && at < now+soon {
+		if l.grain(at) <= c.Head+x.slow || x.behind && at < now+soon {
 			return max(t, at)
 		}
 		x.token, t = false, max(t, now+x.overdue)

@@ -301,3 +301,41 @@ func TestSharedBeforeARefund(t *testing.T) {
 		}
 	}
 }
+
+// The tokens of a shared limit are short, operations are longer than a second, and the limit has a longer window. It is used up
+// by as many operations as it counts, not by as many as would fit into the time that they take.
+func TestSharedLongOperationsInALongWindow(t *testing.T) {
+	const loads = 150
+	sum := 0.0
+	for seed := range uint64(loads) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		pick := func(of ...int) int { return of[rnd.IntN(len(of))] }
+		operation, interval := time.Duration(pick(2, 5, 20))*time.Second, time.Duration(pick(10, 60, 1440))*time.Minute
+		size, shops, tokens := pick(20, 60, 200), pick(1, 3, 10), pick(1, 2)
+		o := app(0, 0, 0)
+		o.Size, o.RefreshRate, o.Concurrency, o.WaitForToken = plenty, plenty, plenty, operation/2
+		o.Shared["app"] = drip.Limit{Size: pick(2, 5, 20), Concurrency: tokens, Windows: []drip.Window{{Size: size, RefreshInterval: interval}}}
+		var counts []int
+		for range shops {
+			counts = append(counts, 1+min(size*pick(1, 2, 3, 5), 600)/shops)
+		}
+		at := time.Duration(rnd.Int64N(int64(interval)))
+		s := SharedScenario{
+			Options: o, Entities: entities(shops), Operation: Fixed(operation),
+			Unmeasured: true, Late: Uniform(0, time.Duration(pick(20, 1000))*time.Millisecond),
+			Messages: func(r *rand.Rand) []SharedMessage {
+				return backlog(r, order(pick(int(shuffled), int(byEntity), int(inTurn))), at, 0, counts...)
+			},
+		}
+		got := mustRunShared(t, s, seed)
+		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > 12 {
+			t.Errorf("seed %d: %v, %v each, %d tokens, %d each %v: %d over, %d left, %.2f postponements", seed, counts, operation, tokens, size,
+				interval, got.OverLimit, got.Messages-got.Done, got.Redeliveries.Mean)
+		}
+		sum += (got.Makespan + time.Minute).Seconds() / (got.Fluid + time.Minute).Seconds()
+	}
+	t.Logf("%.3f times as long as at best", sum/loads)
+	if sum/loads > 1.35 {
+		t.Errorf("on average the loads take %.3f times as long as at best, want at most 1.35", sum/loads)
+	}
+}

@@ -2004,20 +2004,19 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
   end
   local pace2 = pace
   local x7 = (pace2 - pace2 % 1000) / 1000
-  local x8 = (pace2 - pace2 % 1000) / 1000
-  local y5 = x.Limits_Grain
-  local min4 = (x8 - x8 % y5) / y5
+  local y4 = x.Limits_Grain
+  local min4 = (x7 - x7 % y4) / y4
   if 1024 < min4 then min4 = 1024 end
-  x.slow = min4
-  local x9 = x.Limits_Grain * 1000
+  x.slow = 1 > min4 and 1 or min4
+  local x8 = x.Limits_Grain * 1000
   local max2 = 1
-  local x10 = (x9 - x9 % pace2) / pace2
-  if x10 > max2 then max2 = x10 end
+  local x9 = (x8 - x8 % pace2) / pace2
+  if x9 > max2 then max2 = x9 end
   local min5 = x.grain
-  local x11 = (max2 < 16777215 and max2 or 16777215) * x.units
-  if x11 < min5 then min5 = x11 end
+  local x10 = (max2 < 16777215 and max2 or 16777215) * x.units
+  if x10 < min5 then min5 = x10 end
   x.rate = 1 > min5 and 1 or min5
-  local min6 = x.units * (1 > x.slow and 1 or x.slow)
+  local min6 = x.units * x.slow
   if 16777215 < min6 then min6 = 16777215 end
   x.units = min6
   x.large, x.gathered = x.units > x.rate, 0
@@ -2039,58 +2038,58 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       else
         local part4 = 1
         local each2 = x.Limits_Parts_0
-        local y6 = 1 > each2 and 1 or each2
+        local y5 = 1 > each2 and 1 or each2
         local min7 = op_Ticket_Cost_0
-        local x12 = (1099511627776 - 1099511627776 % y6) / y6
-        if x12 < min7 then min7 = x12 end
-        local x13 = min7 * each2
-        if x13 > part4 then part4 = x13 end
+        local x11 = (1099511627776 - 1099511627776 % y5) / y5
+        if x11 < min7 then min7 = x11 end
+        local x12 = min7 * each2
+        if x12 > part4 then part4 = x12 end
         local each3 = x.Limits_Parts_1
-        local y7 = 1 > each3 and 1 or each3
+        local y6 = 1 > each3 and 1 or each3
         local min8 = op_Ticket_Cost_1
-        local x14 = (1099511627776 - 1099511627776 % y7) / y7
-        if x14 < min8 then min8 = x14 end
-        local x15 = min8 * each3
-        if x15 > part4 then part4 = x15 end
+        local x13 = (1099511627776 - 1099511627776 % y6) / y6
+        if x13 < min8 then min8 = x13 end
+        local x14 = min8 * each3
+        if x14 > part4 then part4 = x14 end
         local each4 = x.Limits_Parts_2
-        local y8 = 1 > each4 and 1 or each4
+        local y7 = 1 > each4 and 1 or each4
         local min9 = op_Ticket_Cost_2
-        local x16 = (1099511627776 - 1099511627776 % y8) / y8
-        if x16 < min9 then min9 = x16 end
-        local x17 = min9 * each4
-        if x17 > part4 then part4 = x17 end
+        local x15 = (1099511627776 - 1099511627776 % y7) / y7
+        if x15 < min9 then min9 = x15 end
+        local x16 = min9 * each4
+        if x16 > part4 then part4 = x16 end
         local each5 = x.Limits_Parts_3
-        local y9 = 1 > each5 and 1 or each5
+        local y8 = 1 > each5 and 1 or each5
         local min10 = op_Ticket_Cost_3
-        local x18 = (1099511627776 - 1099511627776 % y9) / y9
-        if x18 < min10 then min10 = x18 end
-        local x19 = min10 * each5
-        if x19 > part4 then part4 = x19 end
+        local x17 = (1099511627776 - 1099511627776 % y8) / y8
+        if x17 < min10 then min10 = x17 end
+        local x18 = min10 * each5
+        if x18 > part4 then part4 = x18 end
         part3 = part4
       end
     end
     local part4 = part3
     do
       local max3 = 0
-      local x12 = op_Ticket_Slot - x.Limits_Zero
-      if x12 > max3 then max3 = x12 end
-      local y6 = x.Limits_Grain
-      local n2 = (max3 - max3 % y6) / y6
+      local x11 = op_Ticket_Slot - x.Limits_Zero
+      if x11 > max3 then max3 = x11 end
+      local y5 = x.Limits_Grain
+      local n2 = (max3 - max3 % y5) / y5
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x13 = part4 + x.Limits_Scale - 1
-          local y7 = x.Limits_Scale
-          local min7 = (x13 - x13 % y7) / y7
+          local x12 = part4 + x.Limits_Scale - 1
+          local y6 = x.Limits_Scale
+          local min7 = (x12 - x12 % y6) / y6
           if 16777215 < min7 then min7 = 16777215 end
-          local y8 = 1 > x.part and 1 or x.part
-          local min8 = (part4 - part4 % y8) / y8
+          local y7 = 1 > x.part and 1 or x.part
+          local min8 = (part4 - part4 % y7) / y7
           if 16777215 < min8 then min8 = 16777215 end
           local max4 = min7
-          local x14 = min8 * x.units
-          if x14 > max4 then max4 = x14 end
+          local x13 = min8 * x.units
+          if x13 > max4 then max4 = x13 end
           local max5 = 0
-          local x15 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
-          if x15 > max5 then max5 = x15 end
+          local x14 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
+          if x14 > max5 then max5 = x14 end
           local units2 = max5
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
@@ -2101,20 +2100,20 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       local slot = op_Ticket_Slot
       if slot <= f.Before then
         local max3 = 0
-        local x12 = f.Units - part4
-        if x12 > max3 then max3 = x12 end
+        local x11 = f.Units - part4
+        if x11 > max3 then max3 = x11 end
         f.Units = max3
       else
         local max3 = 0
-        local x12 = f.Later - part4
-        if x12 > max3 then max3 = x12 end
+        local x11 = f.Later - part4
+        if x11 > max3 then max3 = x11 end
         f.Later = max3
       end
     end
     if op_Urgent then
       local max3 = 0
-      local x12 = f.Urgent - part4
-      if x12 > max3 then max3 = x12 end
+      local x11 = f.Urgent - part4
+      if x11 > max3 then max3 = x11 end
       f.Urgent = max3
     end
   end
@@ -2354,28 +2353,29 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         else
           local expects = 0
           do
-            local booked = x.rate
+            local booked = x.rate * x.slow
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
+            local y2 = x.slow
             local ratio = 0
             do
               local i4 = line3.Window_Unit
               local x5 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y2 = c4.Largest + 1
-              local booked2 = (x5 - x5 % y2) / y2
+              local y3 = c4.Largest + 1
+              local booked2 = (x5 - x5 % y3) / y3
               local x6 = booked2 * (4096 - line3.Saved)
               local max2 = 1
               local x7 = (x6 - x6 % 4096) / 4096
               if x7 > max2 then max2 = x7 end
               ratio = max2
             end
-            local x5 = booked * ratio
+            local x5 = (booked - booked % y2) / y2 * ratio
             local min4 = (x5 - x5 % 1024) / 1024
             if 8589934592 < min4 then min4 = 8589934592 end
             local unit = line3.Window_Unit
             local x6 = min4 * x.Limits_Scale
-            local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x6 - x6 % y2) / y2
+            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects = (x6 - x6 % y3) / y3
           end
           local each2 = expects
           local y2 = 1 > each2 and 1 or each2
@@ -2391,9 +2391,13 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
           local y3 = x.Limits_Grain
           local gone = c3.Head + 1 - (max2 - max2 % y3) / y3
           local booked = c3.Front - c3.Head - 1
-          local min4 = w2.Size - each2 * (gone < most2 and gone or most2)
-          local x6 = each2 * (booked < most2 and booked or most2)
-          if x6 < min4 then min4 = x6 end
+          local x6 = each2 * (gone < most2 and gone or most2)
+          local y4 = x.slow
+          local x7 = each2 * (booked < most2 and booked or most2)
+          local y5 = x.slow
+          local min4 = w2.Size - (x6 - x6 % y4) / y4
+          local x8 = (x7 - x7 % y5) / y5
+          if x8 < min4 then min4 = x8 end
           reserved = 0 > min4 and 0 or min4
         end
       end
@@ -2401,25 +2405,26 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
       do
         local c3 = x.State_Calendars[0]
         local line3 = x.State_Lines[i2]
+        local y2 = x.slow
         local ratio = 0
         do
           local i4 = line3.Window_Unit
           local x5 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-          local y2 = c3.Largest + 1
-          local booked = (x5 - x5 % y2) / y2
+          local y3 = c3.Largest + 1
+          local booked = (x5 - x5 % y3) / y3
           local x6 = booked * (4096 - line3.Saved)
           local max2 = 1
           local x7 = (x6 - x6 % 4096) / 4096
           if x7 > max2 then max2 = x7 end
           ratio = max2
         end
-        local x5 = due * ratio
+        local x5 = (due - due % y2) / y2 * ratio
         local min4 = (x5 - x5 % 1024) / 1024
         if 8589934592 < min4 then min4 = 8589934592 end
         local unit = line3.Window_Unit
         local x6 = min4 * x.Limits_Scale
-        local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x6 - x6 % y2) / y2
+        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        expects = (x6 - x6 % y3) / y3
       end
       local room = all2 - reserved >= expects + cost
       x.room = x.room and room
@@ -2577,7 +2582,7 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
           ratio = max3
         end
         local x5 = min3 * 1024
-        local x6 = (x5 - x5 % ratio) / ratio
+        local x6 = (x5 - x5 % ratio) / ratio * x.slow
         if x6 < free then free = x6 end
       end
     end
@@ -2630,34 +2635,37 @@ function Shared_served(x, window_Interval, to, since)
       local capacity = w.Rate < w.Size and w.Rate or w.Size
       local expects = 0
       do
-        local booked = x.rate
+        local booked = x.rate * x.slow
         local c3 = x.State_Calendars[0]
         local line2 = x.State_Lines[i2]
+        local y3 = x.slow
         local ratio = 0
         do
           local i3 = line2.Window_Unit
           local x6 = ((i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-          local y3 = c3.Largest + 1
-          local booked2 = (x6 - x6 % y3) / y3
+          local y4 = c3.Largest + 1
+          local booked2 = (x6 - x6 % y4) / y4
           local x7 = booked2 * (4096 - line2.Saved)
           local max4 = 1
           local x8 = (x7 - x7 % 4096) / 4096
           if x8 > max4 then max4 = x8 end
           ratio = max4
         end
-        local x6 = booked * ratio
+        local x6 = (booked - booked % y3) / y3 * ratio
         local min4 = (x6 - x6 % 1024) / 1024
         if 8589934592 < min4 then min4 = 8589934592 end
         local unit = line2.Window_Unit
         local x7 = min4 * x.Limits_Scale
-        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x7 - x7 % y3) / y3
+        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        expects = (x7 - x7 % y4) / y4
       end
       local x6 = (0 > capacity and 0 or capacity) * 1024
       local y3 = 1 > expects and 1 or expects
       local min4 = (x6 - x6 % y3) / y3
       if 4294967296 < min4 then min4 = 4294967296 end
-      local each2 = min4 * 512
+      local min5 = min4 * x.slow
+      if 4294967296 < min5 then min5 = 4294967296 end
+      local each2 = min5 * 512
       local t4 = t - w.Offset
       local by3 = w.Interval
       local k2 = n2 - (t4 - t4 % by3) / by3
@@ -2674,75 +2682,79 @@ function Shared_served(x, window_Interval, to, since)
             local booked = c3.Units.At(n3 - c3.Head)
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
+            local y4 = x.slow
             local ratio = 0
             do
               local i3 = line3.Window_Unit
               local x8 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y4 = c4.Largest + 1
-              local booked2 = (x8 - x8 % y4) / y4
+              local y5 = c4.Largest + 1
+              local booked2 = (x8 - x8 % y5) / y5
               local x9 = booked2 * (4096 - line3.Saved)
               local max4 = 1
               local x10 = (x9 - x9 % 4096) / 4096
               if x10 > max4 then max4 = x10 end
               ratio = max4
             end
-            local x8 = booked * ratio
-            local min5 = (x8 - x8 % 1024) / 1024
-            if 8589934592 < min5 then min5 = 8589934592 end
+            local x8 = (booked - booked % y4) / y4 * ratio
+            local min6 = (x8 - x8 % 1024) / 1024
+            if 8589934592 < min6 then min6 = 8589934592 end
             local unit = line3.Window_Unit
-            local x9 = min5 * x.Limits_Scale
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x9 - x9 % y4) / y4
+            local x9 = min6 * x.Limits_Scale
+            local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects2 = (x9 - x9 % y5) / y5
           end
           local capacity2 = line2.Left + (x7 - x7 % 4096) / 4096 - expects2
           local expects3 = 0
           do
-            local booked = x.rate
+            local booked = x.rate * x.slow
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
+            local y4 = x.slow
             local ratio = 0
             do
               local i3 = line3.Window_Unit
               local x8 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y4 = c4.Largest + 1
-              local booked2 = (x8 - x8 % y4) / y4
+              local y5 = c4.Largest + 1
+              local booked2 = (x8 - x8 % y5) / y5
               local x9 = booked2 * (4096 - line3.Saved)
               local max4 = 1
               local x10 = (x9 - x9 % 4096) / 4096
               if x10 > max4 then max4 = x10 end
               ratio = max4
             end
-            local x8 = booked * ratio
-            local min5 = (x8 - x8 % 1024) / 1024
-            if 8589934592 < min5 then min5 = 8589934592 end
+            local x8 = (booked - booked % y4) / y4 * ratio
+            local min6 = (x8 - x8 % 1024) / 1024
+            if 8589934592 < min6 then min6 = 8589934592 end
             local unit = line3.Window_Unit
-            local x9 = min5 * x.Limits_Scale
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects3 = (x9 - x9 % y4) / y4
+            local x9 = min6 * x.Limits_Scale
+            local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects3 = (x9 - x9 % y5) / y5
           end
           local x8 = (0 > capacity2 and 0 or capacity2) * 1024
           local y4 = 1 > expects3 and 1 or expects3
-          local min5 = (x8 - x8 % y4) / y4
-          if 4294967296 < min5 then min5 = 4294967296 end
-          remains = min5 * 512
+          local min6 = (x8 - x8 % y4) / y4
+          if 4294967296 < min6 then min6 = 4294967296 end
+          local min7 = min6 * x.slow
+          if 4294967296 < min7 then min7 = 4294967296 end
+          remains = min7 * 512
         end
         most2 = remains
       end
       if k2 > 0 then
         local y4 = 1 > each2 and 1 or each2
-        local min5 = k2 - 1
+        local min6 = k2 - 1
         local x7 = (1125899906842624 - 1125899906842624 % y4) / y4
-        if x7 < min5 then min5 = x7 end
+        if x7 < min6 then min6 = x7 end
         local t5 = n2 * w.Interval + w.Offset
         local t6 = t5 + x.Limits_Grain - 1
         local max4 = 0
         local x8 = t6 - x.Limits_Zero
         if x8 > max4 then max4 = x8 end
         local y5 = x.Limits_Grain
-        local min6 = each2
+        local min7 = each2
         local x9 = to - (max4 - max4 % y5) / y5 * 524288
-        if x9 < min6 then min6 = x9 end
-        most2 = most2 + (min5 * each2 + min6)
+        if x9 < min7 then min7 = x9 end
+        most2 = most2 + (min6 * each2 + min7)
       end
       if most2 < span then span = most2 end
     end
@@ -2771,35 +2783,38 @@ function Shared_later(x, from, span)
       local capacity = w.Rate < w.Size and w.Rate or w.Size
       local expects = 0
       do
-        local booked = x.rate
+        local booked = x.rate * x.slow
         local c3 = x.State_Calendars[0]
         local line2 = x.State_Lines[i2]
+        local y2 = x.slow
         local ratio = 0
         do
           local i3 = line2.Window_Unit
           local x4 = ((i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-          local y2 = c3.Largest + 1
-          local booked2 = (x4 - x4 % y2) / y2
+          local y3 = c3.Largest + 1
+          local booked2 = (x4 - x4 % y3) / y3
           local x5 = booked2 * (4096 - line2.Saved)
           local max3 = 1
           local x6 = (x5 - x5 % 4096) / 4096
           if x6 > max3 then max3 = x6 end
           ratio = max3
         end
-        local x4 = booked * ratio
+        local x4 = (booked - booked % y2) / y2 * ratio
         local min3 = (x4 - x4 % 1024) / 1024
         if 8589934592 < min3 then min3 = 8589934592 end
         local unit = line2.Window_Unit
         local x5 = min3 * x.Limits_Scale
-        local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x5 - x5 % y2) / y2
+        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        expects = (x5 - x5 % y3) / y3
       end
       local x4 = (0 > capacity and 0 or capacity) * 1024
       local y2 = 1 > expects and 1 or expects
       local min3 = (x4 - x4 % y2) / y2
       if 4294967296 < min3 then min3 = 4294967296 end
+      local min4 = min3 * x.slow
+      if 4294967296 < min4 then min4 = 4294967296 end
       local max3 = 1
-      local x5 = min3 * 512
+      local x5 = min4 * 512
       if x5 > max3 then max3 = x5 end
       local each2 = max3
       local t3 = x.State_Now
@@ -2819,57 +2834,61 @@ function Shared_later(x, from, span)
             local booked = c3.Units.At(n3 - c3.Head)
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
+            local y3 = x.slow
             local ratio = 0
             do
               local i3 = line3.Window_Unit
               local x7 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y3 = c4.Largest + 1
-              local booked2 = (x7 - x7 % y3) / y3
+              local y4 = c4.Largest + 1
+              local booked2 = (x7 - x7 % y4) / y4
               local x8 = booked2 * (4096 - line3.Saved)
               local max4 = 1
               local x9 = (x8 - x8 % 4096) / 4096
               if x9 > max4 then max4 = x9 end
               ratio = max4
             end
-            local x7 = booked * ratio
-            local min4 = (x7 - x7 % 1024) / 1024
-            if 8589934592 < min4 then min4 = 8589934592 end
+            local x7 = (booked - booked % y3) / y3 * ratio
+            local min5 = (x7 - x7 % 1024) / 1024
+            if 8589934592 < min5 then min5 = 8589934592 end
             local unit = line3.Window_Unit
-            local x8 = min4 * x.Limits_Scale
-            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x8 - x8 % y3) / y3
+            local x8 = min5 * x.Limits_Scale
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects2 = (x8 - x8 % y4) / y4
           end
           local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
           local expects3 = 0
           do
-            local booked = x.rate
+            local booked = x.rate * x.slow
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
+            local y3 = x.slow
             local ratio = 0
             do
               local i3 = line3.Window_Unit
               local x7 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y3 = c4.Largest + 1
-              local booked2 = (x7 - x7 % y3) / y3
+              local y4 = c4.Largest + 1
+              local booked2 = (x7 - x7 % y4) / y4
               local x8 = booked2 * (4096 - line3.Saved)
               local max4 = 1
               local x9 = (x8 - x8 % 4096) / 4096
               if x9 > max4 then max4 = x9 end
               ratio = max4
             end
-            local x7 = booked * ratio
-            local min4 = (x7 - x7 % 1024) / 1024
-            if 8589934592 < min4 then min4 = 8589934592 end
+            local x7 = (booked - booked % y3) / y3 * ratio
+            local min5 = (x7 - x7 % 1024) / 1024
+            if 8589934592 < min5 then min5 = 8589934592 end
             local unit = line3.Window_Unit
-            local x8 = min4 * x.Limits_Scale
-            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects3 = (x8 - x8 % y3) / y3
+            local x8 = min5 * x.Limits_Scale
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects3 = (x8 - x8 % y4) / y4
           end
           local x7 = (0 > capacity2 and 0 or capacity2) * 1024
           local y3 = 1 > expects3 and 1 or expects3
-          local min4 = (x7 - x7 % y3) / y3
-          if 4294967296 < min4 then min4 = 4294967296 end
-          remains = min4 * 512
+          local min5 = (x7 - x7 % y3) / y3
+          if 4294967296 < min5 then min5 = 4294967296 end
+          local min6 = min5 * x.slow
+          if 4294967296 < min6 then min6 = 4294967296 end
+          remains = min6 * 512
         end
         local served = 0
         served = Shared_served(x, w.Interval, from, (c2.Head + 1) * 524288)
@@ -2891,10 +2910,10 @@ function Shared_later(x, from, span)
         local rest2 = span - (0 > free and 0 or free)
         if rest2 >= 0 then
           local y3 = w.Interval
-          local min4 = (rest2 - rest2 % each2) / each2
+          local min5 = (rest2 - rest2 % each2) / each2
           local x6 = (8796093022208 - 8796093022208 % y3) / y3
-          if x6 < min4 then min4 = x6 end
-          local n3 = n2 + 1 + min4
+          if x6 < min5 then min5 = x6 end
+          local n3 = n2 + 1 + min5
           local t5 = n3 * w.Interval + w.Offset
           local t6 = t5 + x.Limits_Grain - 1
           local max4 = 0
@@ -2942,25 +2961,26 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
           local window = x.Limits_Shortest
           local c4 = x.State_Calendars[0]
           local line2 = x.State_Lines[window]
+          local y3 = x.slow
           local ratio = 0
           do
             local i3 = line2.Window_Unit
             local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-            local y3 = c4.Largest + 1
-            local booked2 = (x5 - x5 % y3) / y3
+            local y4 = c4.Largest + 1
+            local booked2 = (x5 - x5 % y4) / y4
             local x6 = booked2 * (4096 - line2.Saved)
             local max4 = 1
             local x7 = (x6 - x6 % 4096) / 4096
             if x7 > max4 then max4 = x7 end
             ratio = max4
           end
-          local x5 = booked * ratio
+          local x5 = (booked - booked % y3) / y3 * ratio
           local min2 = (x5 - x5 % 1024) / 1024
           if 8589934592 < min2 then min2 = 8589934592 end
           local unit = line2.Window_Unit
           local x6 = min2 * x.Limits_Scale
-          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x6 - x6 % y3) / y3
+          local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects = (x6 - x6 % y4) / y4
         end
         local y3 = w.Rate
         at2 = at2 + (expects - expects % y3) / y3 * w.Interval % c3.Grain
@@ -3056,25 +3076,26 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                 do
                   local c4 = x.State_Calendars[0]
                   local line2 = x.State_Lines[i2]
+                  local y2 = x.slow
                   local ratio = 0
                   do
                     local i4 = line2.Window_Unit
                     local x4 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-                    local y2 = c4.Largest + 1
-                    local booked2 = (x4 - x4 % y2) / y2
+                    local y3 = c4.Largest + 1
+                    local booked2 = (x4 - x4 % y3) / y3
                     local x5 = booked2 * (4096 - line2.Saved)
                     local max4 = 1
                     local x6 = (x5 - x5 % 4096) / 4096
                     if x6 > max4 then max4 = x6 end
                     ratio = max4
                   end
-                  local x4 = booked * ratio
+                  local x4 = (booked - booked % y2) / y2 * ratio
                   local min2 = (x4 - x4 % 1024) / 1024
                   if 8589934592 < min2 then min2 = 8589934592 end
                   local unit = line2.Window_Unit
                   local x5 = min2 * x.Limits_Scale
-                  local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  expects = (x5 - x5 % y2) / y2
+                  local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  expects = (x5 - x5 % y3) / y3
                 end
                 is3 = gain < expects + cost
               end
@@ -3156,28 +3177,29 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
               end
               local expects = 0
               do
-                local booked = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate)
+                local booked = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate * x.slow)
                 local c4 = x.State_Calendars[0]
                 local line3 = x.State_Lines[i2]
+                local y3 = x.slow
                 local ratio = 0
                 do
                   local i3 = line3.Window_Unit
                   local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-                  local y3 = c4.Largest + 1
-                  local booked2 = (x5 - x5 % y3) / y3
+                  local y4 = c4.Largest + 1
+                  local booked2 = (x5 - x5 % y4) / y4
                   local x6 = booked2 * (4096 - line3.Saved)
                   local max5 = 1
                   local x7 = (x6 - x6 % 4096) / 4096
                   if x7 > max5 then max5 = x7 end
                   ratio = max5
                 end
-                local x5 = booked * ratio
+                local x5 = (booked - booked % y3) / y3 * ratio
                 local min2 = (x5 - x5 % 1024) / 1024
                 if 8589934592 < min2 then min2 = 8589934592 end
                 local unit = line3.Window_Unit
                 local x6 = min2 * x.Limits_Scale
-                local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                expects = (x6 - x6 % y3) / y3
+                local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                expects = (x6 - x6 % y4) / y4
               end
               if expects >= brings then
                 if end3 > open3 then open3 = end3 end
@@ -3258,25 +3280,26 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
           do
             local c3 = x.State_Calendars[0]
             local line2 = x.State_Lines[i2]
+            local y = x.slow
             local ratio = 0
             do
               local i4 = line2.Window_Unit
               local x2 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-              local y = c3.Largest + 1
-              local booked2 = (x2 - x2 % y) / y
+              local y2 = c3.Largest + 1
+              local booked2 = (x2 - x2 % y2) / y2
               local x3 = booked2 * (4096 - line2.Saved)
               local max2 = 1
               local x4 = (x3 - x3 % 4096) / 4096
               if x4 > max2 then max2 = x4 end
               ratio = max2
             end
-            local x2 = booked * ratio
+            local x2 = (booked - booked % y) / y * ratio
             local min2 = (x2 - x2 % 1024) / 1024
             if 8589934592 < min2 then min2 = 8589934592 end
             local unit = line2.Window_Unit
             local x3 = min2 * x.Limits_Scale
-            local y = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x3 - x3 % y) / y
+            local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects = (x3 - x3 % y2) / y2
           end
           is2 = gain < expects + cost
         end
@@ -3437,7 +3460,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       local x4 = at2 - x.Limits_Zero
       if x4 > max5 then max5 = x4 end
       local y = x.Limits_Grain
-      if (max5 - max5 % y) / y <= c2.Head + 1 + x.slow or x.behind and at2 < now + 4000 then
+      if (max5 - max5 % y) / y <= c2.Head + x.slow or x.behind and at2 < now + 4000 then
         place2 = t > at2 and t or at2
         break
       end
@@ -3604,25 +3627,26 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                       do
                         local c6 = x.State_Calendars[0]
                         local line2 = x.State_Lines[i2]
+                        local y4 = x.slow
                         local ratio = 0
                         do
                           local i3 = line2.Window_Unit
                           local x5 = ((i3 == 0 and c6.Asked_0 or i3 == 1 and c6.Asked_1 or i3 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
-                          local y4 = c6.Largest + 1
-                          local booked = (x5 - x5 % y4) / y4
+                          local y5 = c6.Largest + 1
+                          local booked = (x5 - x5 % y5) / y5
                           local x6 = booked * (4096 - line2.Saved)
                           local max5 = 1
                           local x7 = (x6 - x6 % 4096) / 4096
                           if x7 > max5 then max5 = x7 end
                           ratio = max5
                         end
-                        local x5 = due * ratio
+                        local x5 = (due - due % y4) / y4 * ratio
                         local min2 = (x5 - x5 % 1024) / 1024
                         if 8589934592 < min2 then min2 = 8589934592 end
                         local unit = line2.Window_Unit
                         local x6 = min2 * x.Limits_Scale
-                        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects = (x6 - x6 % y4) / y4
+                        local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        expects = (x6 - x6 % y5) / y5
                       end
                       local left = x.State_Lines[i2].Left - expects
                       local i3 = w.Unit
@@ -3779,28 +3803,29 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                     end
                     local expects = 0
                     do
-                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, x.rate)
+                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, x.rate * x.slow)
                       local c7 = x.State_Calendars[0]
                       local line3 = x.State_Lines[i2]
+                      local y5 = x.slow
                       local ratio = 0
                       do
                         local i3 = line3.Window_Unit
                         local x6 = ((i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3) + 1) * 1024
-                        local y5 = c7.Largest + 1
-                        local booked2 = (x6 - x6 % y5) / y5
+                        local y6 = c7.Largest + 1
+                        local booked2 = (x6 - x6 % y6) / y6
                         local x7 = booked2 * (4096 - line3.Saved)
                         local max6 = 1
                         local x8 = (x7 - x7 % 4096) / 4096
                         if x8 > max6 then max6 = x8 end
                         ratio = max6
                       end
-                      local x6 = booked * ratio
+                      local x6 = (booked - booked % y5) / y5 * ratio
                       local min2 = (x6 - x6 % 1024) / 1024
                       if 8589934592 < min2 then min2 = 8589934592 end
                       local unit = line3.Window_Unit
                       local x7 = min2 * x.Limits_Scale
-                      local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x7 - x7 % y5) / y5
+                      local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      expects = (x7 - x7 % y6) / y6
                     end
                     if expects >= brings then
                       if end2 > open3 then open3 = end2 end
@@ -3867,25 +3892,26 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   local window = x.Limits_Shortest
                   local c8 = x.State_Calendars[0]
                   local line2 = x.State_Lines[window]
+                  local y7 = x.slow
                   local ratio = 0
                   do
                     local i3 = line2.Window_Unit
                     local x10 = ((i3 == 0 and c8.Asked_0 or i3 == 1 and c8.Asked_1 or i3 == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
-                    local y7 = c8.Largest + 1
-                    local booked2 = (x10 - x10 % y7) / y7
+                    local y8 = c8.Largest + 1
+                    local booked2 = (x10 - x10 % y8) / y8
                     local x11 = booked2 * (4096 - line2.Saved)
                     local max7 = 1
                     local x12 = (x11 - x11 % 4096) / 4096
                     if x12 > max7 then max7 = x12 end
                     ratio = max7
                   end
-                  local x10 = booked * ratio
+                  local x10 = (booked - booked % y7) / y7 * ratio
                   local min3 = (x10 - x10 % 1024) / 1024
                   if 8589934592 < min3 then min3 = 8589934592 end
                   local unit = line2.Window_Unit
                   local x11 = min3 * x.Limits_Scale
-                  local y7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  expects = (x11 - x11 % y7) / y7
+                  local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  expects = (x11 - x11 % y8) / y8
                 end
                 local y7 = w.Rate
                 at3 = at3 + (expects - expects % y7) / y7 * w.Interval % c7.Grain
