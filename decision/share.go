@@ -75,6 +75,16 @@ func (x *Shared) waiting(ticks int64) int64 {
 	return still
 }
 
+// backlogs returns how many grains the limit takes for all backlogs, at most a calendar.
+func (x *Shared) backlogs() int64 {
+	c, backlog, n := &x.State.Calendars[0], int64(0), int64(0)
+	for n < classes {
+		backlog += c.Classes.At(2*n+1) + c.Classes.At(2*n+1+2*classes)
+		n++
+	}
+	return min(backlog/1024+1, Grains)
+}
+
 // share returns how long the fair share of the entity takes for the operation, in ticks.
 func (x *Shared) share() int64 {
 	c := &x.State.Calendars[0]

@@ -218,8 +218,8 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if at := x.keeps(op, back, t, now); at > 0 {
 		return at
 	}
-	if other { // operations come at the rate of the limit
-		if next := s.Slot + min(c.Grain, bound/max(1, x.units))*x.units/x.rate; s.Slot >= t && s.Slot < t+c.Grain*Grains {
+	if other { // operations come at the rate of the limit, unless the last slot is too late to be of the same ones
+		if next := s.Slot + min(c.Grain, bound/max(1, x.units))*x.units/x.rate; s.Slot >= t && s.Slot < t+x.backlogs()*c.Grain {
 			return next
 		}
 		return t

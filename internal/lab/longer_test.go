@@ -339,3 +339,35 @@ func TestSharedLongOperationsInALongWindow(t *testing.T) {
 		t.Errorf("on average the loads take %.3f times as long as at best, want at most 1.35", sum/loads)
 	}
 }
+
+// Each shop's own limit holds its messages until times that are behind the calendar of a shared limit. It is far from short, so
+// messages of one shop do not wait for slots of another.
+func TestSharedOwnBacklogsOfHours(t *testing.T) {
+	for _, second := range []time.Duration{time.Second, time.Minute} {
+		o := app(1, 1, 1000)
+		o.RefreshInterval = 10 * second
+		o.Shared["app"] = drip.Limit{Size: 1000, RefreshInterval: second}
+		s := SharedScenario{
+			Options: o, Entities: entities(3), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, byEntity, begun, 0, 300, 200, 150) },
+		}
+		r, err := newSharedRun(&s, 1)
+		if err == nil {
+			err = r.play()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := make([]int64, 3)
+		for i := range r.messages {
+			m := &r.messages[i]
+			last[m.Entity] = max(last[m.Entity], m.started-r.begin)
+		}
+		for i, count := range []int64{300, 200, 150} {
+			if most := begun.Milliseconds() + (10*count+1)*second.Milliseconds(); last[i] > most {
+				t.Errorf("intervals of %v: shop %d is through after %v, want at most %v", second, i, time.Duration(last[i])*time.Millisecond,
+					time.Duration(most)*time.Millisecond)
+			}
+		}
+	}
+}

@@ -3713,7 +3713,24 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
           local x4 = min2 * x.units
           local y3 = x.rate
           local next = x.State_Slot + (x4 - x4 % y3) / y3
-          if x.State_Slot >= t and x.State_Slot < t + c2.Grain * 1024 then
+          local is2 = x.State_Slot >= t
+          if is2 then
+            local backlogs = 0
+            do
+              local c4 = x.State_Calendars[0]
+              local backlog = 0
+              local n3 = 0
+              while n3 < 22 do
+                backlog = backlog + (c4.Classes.At(2 * n3 + 1) + c4.Classes.At(2 * n3 + 1 + 44))
+                n3 = n3 + 1
+              end
+              local min3 = (backlog - backlog % 1024) / 1024 + 1
+              if 1024 < min3 then min3 = 1024 end
+              backlogs = min3
+            end
+            is2 = x.State_Slot < t + backlogs * c2.Grain
+          end
+          if is2 then
             place2 = next
             break
           end
