@@ -820,3 +820,15 @@ func TestSharedConcurrencyBeginsFull(t *testing.T) {
 		t.Errorf("the first operation waits for %v because of %v of %q, %v", a.Delay, a.Bound, a.Limit, err)
 	}
 }
+
+// With tokens that bring an operation in ten seconds a booked operation takes ten seconds of a shared limit. It is one all the same.
+func TestBookedBehindSlowTokens(t *testing.T) {
+	o := drip.Options{WaitForToken: 80 * time.Second, Shared: map[string]drip.Limit{"app": {Size: 20, Concurrency: 1}}}
+	b, _ := shops(t, memory.New(), o)
+	for range 4 {
+		buckettest.Admit(t, b, "shop", drip.Request{})
+	}
+	if s, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || s.InUse != 1 || s.Booked != 3 {
+		t.Errorf("%d booked, %d in use, %v; want 3 and 1", s.Booked, s.InUse, err)
+	}
+}

@@ -25,7 +25,7 @@ type Shared struct {
 	part     int64 // of the cost: see Limits.part
 	units    int64 // the same in the calendar
 	large    bool  // it takes more than a grain brings, of a window or of tokens
-	slow     int64 // the grains in which tokens bring one operation, at least 1
+	slow     int64 // see Limits.slow
 	grain    int64 // what the windows bring in a grain, in the calendar
 	rate     int64 // the same, with the tokens
 	held     bool  // the lease was out in this limit, too
@@ -68,7 +68,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	x.part, x.given, x.last = l.part(&op.Cost), 0, 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
-	x.slow = max(1, min(pace/1000/l.Grain, Grains))
+	x.slow = l.slow(x.State)
 	x.rate = max(1, min(x.grain, min(max(1, l.Grain*1000/pace), mostBooked)*x.units))
 	x.units = min(x.units*x.slow, mostBooked)
 	x.large, x.gathered = x.units > x.rate, 0
@@ -85,6 +85,9 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	}
 	x.weigh(f)
 }
+
+// slow returns the grains in which tokens bring one operation, at least 1.
+func (l *Limits) slow(s *State) int64 { return max(1, min(l.pace(s)/1000/l.Grain, Grains)) }
 
 // look decides whether this limit lets the operation run now.
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {

@@ -2003,7 +2003,20 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
     pace = max3
   end
   local pace2 = pace
-  local x7 = (pace2 - pace2 % 1000) / 1000
+  local pace3 = 0
+  do
+    local x7 = x.Limits_Guess
+    local max2 = (x7 - x7 % 8) / 8
+    if 200 > max2 then max2 = 200 end
+    local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+    local x8 = (x.State_Held + guess) * 1000
+    local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+    local max3 = 1
+    local x9 = (x8 - x8 % y4) / y4
+    if x9 > max3 then max3 = x9 end
+    pace3 = max3
+  end
+  local x7 = (pace3 - pace3 % 1000) / 1000
   local y4 = x.Limits_Grain
   local min4 = (x7 - x7 % y4) / y4
   if 1024 < min4 then min4 = 1024 end
