@@ -296,7 +296,7 @@ func (s *session) put(m *message, cause error) error {
 }
 
 func (s *session) store(m *message) error {
-	err := s.insist(s.telemetry.timed(m.record, s.dueQueue(), func() error { return s.delays.put(s.broken, s.waiting, m) }))
+	err := s.insist(math.MaxInt, s.telemetry.timed(m.record, s.dueQueue(), func() error { return s.delays.put(s.broken, s.waiting, m) }))
 	m.stored = err == nil
 	return err
 }
@@ -308,7 +308,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		return s.delays.publisher.publish(s.broken, s.waiting, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
 	})
 	m.record.became(wasDeadLettered, reason)
-	err := s.insist(publish)
+	err := s.insist(mostRefusals, publish)
 	for _, most := range []int{1024, 0} {
 		if !errors.Is(err, ErrUnpostponable) {
 			break
@@ -318,7 +318,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 			n, err := fieldSize(v, 0)
 			return err != nil || n > most && (name == headerKept || !ours(name))
 		})
-		err = s.insist(publish)
+		err = s.insist(mostRefusals, publish)
 	}
 	switch {
 	case errors.Is(err, errRefused) || errors.Is(err, errSilent):
@@ -338,10 +338,11 @@ func (s *session) bury(m *message, reason string, cause error) error {
 // buriedLate is after how long a message is buried that the dead letters did not take.
 const buriedLate = time.Minute
 
-// insist repeats a publishing until it succeeds, or cannot. It declares a deleted due or dead-letter queue again. It gives up
-// when the session is broken, because the broker will deliver the message again. It also gives up when a publishing fails
-// after waiting has ended or the message has been in hand for long: then the message is given back.
-func (s *session) insist(publish func() error) error {
+// insist repeats a publishing until it succeeds, cannot, or was refused most times. It declares a deleted due or dead-letter
+// queue again. It gives up when the session is broken, because the broker will deliver the message again. It also gives up when
+// a publishing fails after waiting has ended or the message has been in hand for long: then the message is given back. Not
+// sooner: the broker would deliver it again at once, and a quorum queue with a delivery limit would soon drop it.
+func (s *session) insist(most int, publish func() error) error {
 	began := time.Now()
 	refusals := 0
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
@@ -369,7 +370,7 @@ func (s *session) insist(publish func() error) error {
 			s.o.Logger.Warn("cannot publish, will try again", "error", err)
 		}
 		if errors.Is(err, errRefused) || errors.Is(err, errSilent) {
-			if refusals++; refusals == mostRefusals {
+			if refusals++; refusals == most {
 				return err
 			}
 		}

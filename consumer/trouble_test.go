@@ -702,3 +702,34 @@ func TestPermanentWhenTheDeadLettersRefuse(t *testing.T) {
 		t.Errorf("it was handled %d times, and its dead letter says %v", n, letter.Headers)
 	}
 }
+
+// A message that no queue takes waits in hand. Given back it would come again at once, and a quorum queue drops a message that it
+// has delivered as often as its limit allows.
+func TestMessageThatNoQueueTakes(t *testing.T) {
+	t.Parallel()
+	server := servers.UseRabbitMQ(t)
+	b := connect(t, server.URL())
+	queue := b.queue()
+	_, err := b.ch.QueueDelete(queue, false, false, false)
+	b.must(err)
+	_, err = b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": 0})
+	b.must(err)
+	const basicNack = 120
+	p, url := through(t, b.url, 0)
+	var refused atomic.Int64
+	p.through(func(f frame) bool {
+		if f.fromBroker && f.is(basicNack) {
+			refused.Add(1)
+		}
+		return true
+	})
+	var l ledger
+	limiter := each(t, func(int) time.Duration { return time.Millisecond }) // too short for a delay queue
+	running(t, Options{URL: url, Queue: queue, QueueType: Classic, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	begun(t, b, queue)
+	ctl(t, server, "set_policy", queue, "^"+queue+`\.drip\.due$`, `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
+	b.publish(queue, numbered(0, 1)...)
+	eventuallyIn(t, time.Minute, "it is refused more than a few times", func() bool { return refused.Load() > mostRefusals+1 })
+	ctl(t, server, "clear_policy", queue)
+	eventuallyIn(t, time.Minute, "it is handled", func() bool { return l.count() == 1 })
+}
