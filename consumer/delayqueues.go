@@ -360,14 +360,34 @@ func (q *DelayQueues) dropped(h amqp.Table) {
 	if reason, _ := h["x-first-death-reason"].(string); reason != "maxlen" {
 		return
 	}
+	if p, ok := q.left(h); ok {
+		q.shun(p, errDropped)
+	}
+}
+
+// early reports whether a message that is back has left its delay queue before its slot: a policy has let it expire, and would
+// do so again. A message whose slot has passed long ago may count as early, too.
+func (q *DelayQueues) early(h amqp.Table, now int64) bool {
+	p, ok := q.left(h)
+	if !ok {
+		return false
+	}
+	r := q.layout.Rings[p.ring]
+	ahead := (p.queue + r.Slots - (now+lead)/r.Width%r.Slots) % r.Slots
+	return 0 < ahead && ahead < r.Slots-1 // the slot before is late
+}
+
+// left returns the delay queue that a message has left. ok is false if it has left none of this layout.
+func (q *DelayQueues) left(h amqp.Table) (p place, ok bool) {
 	from, _ := h["x-first-death-queue"].(string)
 	for ring, r := range q.layout.Rings {
 		for i := range r.Slots {
-			if p := (place{ring: ring, queue: i}); q.name(p) == from {
-				q.shun(p, errDropped)
+			if p = (place{ring: ring, queue: i}); q.name(p) == from {
+				return p, true
 			}
 		}
 	}
+	return p, false
 }
 
 // takes notes that a delay queue has taken a message.

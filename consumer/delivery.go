@@ -55,11 +55,15 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 				s.delays.dropped(d.Headers)
 			}
 			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due())
+			held := longestHeld
+			if m.far && back && s.delays.early(d.Headers, now.UnixMilli()) {
+				m.far, held = false, patience // else it would go round and round
+			}
 			if m.far || !m.Due.After(now) {
 				w.do(m)
 				continue
 			}
-			m.at = min(m.Due.UnixMicro(), now.Add(longestHeld).UnixMicro())
+			m.at = min(m.Due.UnixMicro(), now.Add(held).UnixMicro())
 			soon.add(m)
 		case <-timer.C:
 			now := time.Now()

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,6 +170,45 @@ func TestFarNeverRuns(t *testing.T) {
 			t.Error("it was not given back")
 		}
 	})
+}
+
+// A policy may expire the messages of a delay queue before their slot. Such a message is held for a while before it waits again,
+// because the queue would expire it at once. A message that comes back for its next trip in time waits again at once.
+func TestExpiredByAPolicy(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := taking(t, Options{Limiter: &free{}})
+			var puts atomic.Int64
+			s.delays.publisher.connect = func(context.Context) (*amqp.Connection, error) {
+				puts.Add(1)
+				return nil, errors.New("no broker")
+			}
+			d := numberedDelivery(1)
+			m := message{Delivery: d}
+			m.postponeBy(time.Hour)
+			p, _ := placeFor(s.delays.layout, time.Now().UnixMilli(), m.due(), true)
+			if !early {
+				p.queue = time.Now().UnixMilli() / s.delays.layout.Rings[p.ring].Width % s.delays.layout.Rings[p.ring].Slots
+			}
+			d.Headers = amqp.Table{headerNote: m.note(), "x-first-death-queue": s.delays.name(p), "x-first-death-reason": "expired"}
+			b := newStrict(t, 1)
+			deliveries := make(chan amqp.Delivery, 1)
+			deliveries <- d
+			go s.take(newSettling(b, 1), deliveries, true)
+			synctest.Wait()
+			if began := puts.Load() > 0; began == early {
+				t.Errorf("back early: %v, put to wait at once: %v", early, began)
+			}
+			time.Sleep(patience)
+			synctest.Wait()
+			if puts.Load() == 0 {
+				t.Error("it does not wait again")
+			}
+			s.stopWaiting()
+			close(deliveries)
+			s.inHand.Wait()
+		})
+	}
 }
 
 func numberedDelivery(tag uint64) amqp.Delivery {
