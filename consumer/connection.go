@@ -30,7 +30,7 @@ func dial(ctx context.Context, url string, config amqp.Config, purpose string) (
 			return nil, err
 		}
 		watch = context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
-		return conn, conn.SetDeadline(time.Now().Add(timeout))
+		return unstuck{conn}, conn.SetDeadline(time.Now().Add(timeout))
 	}
 	if config.TLSClientConfig != nil {
 		config.TLSClientConfig = config.TLSClientConfig.Clone() // the client writes the server's name into it
@@ -49,6 +49,18 @@ func dial(ctx context.Context, url string, config amqp.Config, purpose string) (
 		return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
 	}
 	return conn, nil
+}
+
+// unstuck is a connection whose writes end when its reads do. A broker that reads no more, because it is blocked or gone, stops
+// a write for as long as the system's patience lasts. The client extends the time to read between two writes only, so then its
+// read fails. It closes the connection after that, but first waits for the write.
+type unstuck struct{ net.Conn }
+
+func (c unstuck) Read(b []byte) (n int, err error) {
+	if n, err = c.Conn.Read(b); err != nil {
+		c.SetWriteDeadline(time.Now())
+	}
+	return n, err
 }
 
 const (

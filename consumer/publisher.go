@@ -83,7 +83,7 @@ func newPublisher(connect func(ctx context.Context) (*amqp.Connection, error), t
 // turn, which may take long to come. When build returns false, publish returns errOutdated. publish owns the message's
 // headers from then on; they must not be nil.
 //
-// It waits until patience ends for a broker that accepts no messages, and for the confirmation not much longer.
+// It waits until patience ends for a broker that accepts no messages, and not much longer to write and for the confirmation.
 func (p *publisher) publish(ctx, patience context.Context, build func() (queue string, msg amqp.Publishing, ok bool)) error {
 	l, w, err := p.send(ctx, patience, build)
 	if err != nil {
@@ -193,6 +193,13 @@ func (p *publisher) send(ctx, patience context.Context, build func() (string, am
 			return nil, nil, err
 		}
 		l.add(tag, w)
+		written := make(chan struct{})
+		defer close(written)
+		defer context.AfterFunc(patience, func() {
+			if !within(closeTimeout, written) { // the broker reads no more
+				l.conn.CloseDeadline(time.Now())
+			}
+		})()
 		// mandatory: the broker returns a message to a queue that is gone, and then confirms it.
 		c, err := l.publish.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, msg)
 		if err != nil {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,5 +113,60 @@ func TestReturnedBeforeTheChannelCloses(t *testing.T) {
 		if err := l.outcome(w); !errors.Is(err, errUnroutable) {
 			t.Fatalf("try %d: outcome = %v, want %v", i, err, errUnroutable)
 		}
+	}
+}
+
+// A broker that reads no more may stop a publisher in the middle of a large message. The publisher then ends with its connection,
+// or with its patience.
+func TestPublisherIsStuckWriting(t *testing.T) {
+	b := connect(t, useBroker(t))
+	for name, c := range map[string]struct {
+		heartbeat string // in seconds
+		patient   bool
+	}{"the connection is lost": {"1", true}, "patience ends": {"600", false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, url := through(t, b.url, 0)
+			reads, stuck := make(chan struct{}), make(chan struct{})
+			defer close(reads)
+			var first sync.Once
+			p.through(func(f frame) bool {
+				const body = 3
+				if !f.fromBroker && f.kind == body {
+					first.Do(func() { close(stuck) })
+				}
+				select {
+				case <-stuck: // neither side hears of the other
+					<-reads
+				default:
+				}
+				return true
+			})
+			patience, end := context.WithCancel(t.Context())
+			defer end()
+			connect := func(ctx context.Context) (*amqp.Connection, error) {
+				return dial(ctx, url+"?heartbeat="+c.heartbeat, amqp.Config{}, "testing")
+			}
+			publisher := newPublisher(connect, time.Minute, quiet)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- publisher.publish(t.Context(), patience, func() (string, amqp.Publishing, bool) {
+					return "orders", amqp.Publishing{Headers: amqp.Table{}, Body: make([]byte, 64<<20)}, true
+				})
+			}()
+			<-stuck
+			if !c.patient {
+				end()
+			}
+			select {
+			case err := <-ended:
+				if err == nil {
+					t.Error("a message that is not written is published")
+				}
+				publisher.close()
+			case <-time.After(time.Minute):
+				t.Error("it never ends")
+			}
+		})
 	}
 }
