@@ -65,14 +65,15 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 			until = min(until, c.Limits.Holds(&r.state, &c.Op, now))
 		}
 		args := []any{r.key, time.UnixMilli(now), time.UnixMicro(until*1000 - 1), r.known.revision}
-		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}}); r.changed {
+		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}, r}); r.changed {
 			statements[i] = r.swap(s.sql, args)
 		}
 	}
 	err := s.onConn(ctx, func(conn *pgxpool.Conn) error { return send(ctx, conn, statements...) })
+	slow := slices.ContainsFunc(rows, isSlow)
 	for _, r := range rows {
 		switch {
-		case err != nil && !again(err) && !tooSlow(err):
+		case err != nil && !again(err) && slow == r.slow:
 			s.memory.Put(r.name, nil)
 			for _, c := range r.turn.Calls {
 				fail(c, s.failure(ctx, err))
@@ -90,8 +91,8 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 }
 
 // lock decides calls about locked rows. If a call needs leases deleted first, lock decides it in the next round, with the later
-// calls about the same rows. If a timeout of the server ends the transaction, each turn has one of its own, because another
-// process may hold the row of one turn only.
+// calls about the same rows. If a timeout of the server ends the transaction because of one row, the calls about other rows
+// have the next round.
 //
 // All processes lock rows in the order of their names, so that they do not wait for each other in a circle. One way is left:
 // two processes make the same row, and one of them has locked the row that the other wants next. The server ends that (40P01).
@@ -111,17 +112,13 @@ func (s *Storage) lock(ctx context.Context, calls []*call, answered func([]*batc
 			}
 			s.memory.Put(r.name, r.known)
 		}
-		if tooSlow(err) && len(turns) > 1 {
-			for _, t := range turns {
-				s.lock(ctx, slices.DeleteFunc(slices.Clone(calls), func(c *call) bool { return c.turn != t }), answered)
-			}
-			return
-		}
+		slow := slices.ContainsFunc(rows, isSlow)
 		calls = slices.DeleteFunc(calls, func(c *call) bool {
-			if err != nil {
+			failed := err != nil && (!slow || slices.ContainsFunc(c.rows, isSlow))
+			if failed {
 				fail(c.Call, err)
 			}
-			return err != nil || !c.left
+			return failed || err == nil && !c.left
 		})
 		left := turnsOf(calls)
 		answered(slices.DeleteFunc(turns, func(t *batch.Turn) bool { return slices.Contains(left, t) }))
@@ -134,16 +131,16 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 	reading := []statement{{sql: beginSQL}}
 	for _, r := range rows {
 		r.read, r.ends, r.stop, r.ended = record{}, nil, len(calls), none // it may be another try
-		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields()})
+		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields(), r})
 	}
 	limit := fmt.Sprint(min(max(1, s.timeout.Milliseconds()/2), math.MaxInt32))
-	reading = append(reading, statement{lockedSQL, []any{limit}, []any{&clock, &limit}})
+	reading = append(reading, statement{sql: lockedSQL, args: []any{limit}, to: []any{&clock, &limit}})
 	for _, r := range rows {
 		if r.purged > none { // leases that have ended since that purge must not make another one necessary
 			reading = append(reading, s.purgeStatement(r, r.purged))
 		}
 		if len(r.named) > 0 {
-			reading = append(reading, statement{s.sql.named, []any{r.key, r.named}, []any{&r.ends}})
+			reading = append(reading, statement{s.sql.named, []any{r.key, r.named}, []any{&r.ends}, r})
 		}
 	}
 	if err := send(ctx, conn, reading...); err != nil {

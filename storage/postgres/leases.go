@@ -31,9 +31,6 @@ type leases struct {
 
 // Out implements [decision.Leases].
 func (l *leases) Out(now int64) int64 {
-	if now >= l.first {
-		l.drop(now)
-	}
 	if now >= l.soon {
 		l.soon = decision.Never
 		for id, c := range l.changes {
@@ -43,6 +40,9 @@ func (l *leases) Out(now int64) int64 {
 				l.remove(id, c)
 			}
 		}
+	}
+	if now >= l.first {
+		l.drop(now)
 	}
 	return l.out
 }
@@ -97,14 +97,7 @@ func (l *leases) Release(lease *decision.Lease, now int64) bool {
 }
 
 // Clear implements [decision.Leases].
-func (l *leases) Clear() {
-	for id, c := range l.changes {
-		if c.ends != none {
-			l.remove(id, c)
-		}
-	}
-	l.drop(math.MaxInt64) // all of them
-}
+func (l *leases) Clear() { l.Out(math.MaxInt64) } // all have ended by then
 
 // drop has the rows deleted of leases that have ended by a time, before the decision.
 func (l *leases) drop(ended int64) {
@@ -136,7 +129,7 @@ func (s *Storage) purge(ctx context.Context, rows []*row) error {
 	for _, r := range rows {
 		for more := r.ended > none; more; {
 			var before record
-			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{r.key}, before.fields()},
+			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{r.key}, before.fields(), r},
 				s.purgeStatement(r, r.ended), statement{sql: commitSQL}); err != nil {
 				return err
 			}
@@ -156,9 +149,8 @@ type purged struct{ count, revision, out, firstEnd int64 }
 // the server's clock up to now.
 func (s *Storage) purgeStatement(r *row, ended int64) statement {
 	r.after = purged{}
-	after := &r.after
-	return statement{s.sql.purge, []any{r.key, ended, purgeAtOnce, newRevision(), int64(decision.Never), r.own},
-		[]any{&after.count, &after.revision, &after.out, &after.firstEnd}}
+	to := []any{&r.after.count, &r.after.revision, &r.after.out, &r.after.firstEnd}
+	return statement{s.sql.purge, []any{r.key, ended, purgeAtOnce, newRevision(), int64(decision.Never), r.own}, to, r}
 }
 
 // applyPurge changes the row as it was read by the last purge.

@@ -30,6 +30,7 @@ type row struct {
 	changed bool
 	stored  int64 // the server's time when next was stored, in microseconds; 0 if it was not
 	err     error
+	slow    bool // the server ended the transaction because of this row: see tooSlow
 
 	named []int64 // the leases that the calls name
 	ends  []int64 // of these, an id and an end for each, if the row is locked
@@ -48,6 +49,8 @@ type call struct {
 	rows []*row
 	left bool // it has no answer yet
 }
+
+func isSlow(r *row) bool { return r.slow }
 
 func byName(a, b *row) int { return cmp.Compare(a.name, b.name) }
 
@@ -197,13 +200,13 @@ func (r *row) store(sql *sql) statement {
 	if r.read.revision != 0 {
 		return r.swap(sql, []any{r.key, "-infinity", "infinity", r.read.revision})
 	}
-	return statement{sql.create, append(r.next.values(r.key, r.long), r.leases.arrays()[3:]...), []any{&r.stored}}
+	return statement{sql.create, append(r.next.values(r.key, r.long), r.leases.arrays()[3:]...), []any{&r.stored}, r}
 }
 
 // swap returns the statement that stores next. args are the key, the times between which it may be stored, and the
 // revision that the row must have.
 func (r *row) swap(sql *sql, args []any) statement {
-	swap := statement{sql.swap, r.next.values(args...), []any{&r.stored}}
+	swap := statement{sql.swap, r.next.values(args...), []any{&r.stored}, r}
 	if len(r.leases.changes) > 0 {
 		swap.sql, swap.args = sql.swapLeases, append(swap.args, r.leases.arrays()...)
 	}

@@ -114,9 +114,11 @@ type statement struct {
 	sql  string
 	args []any
 	to   []any
+	row  *row // nil if it is about no row of an entity
 }
 
-// send sends statements in one round trip. They are one transaction, unless one of them begins or ends one.
+// send sends statements in one round trip. They are one transaction, unless one of them begins or ends one. It sets slow of
+// the row whose statement took too long.
 func send(ctx context.Context, conn *pgxpool.Conn, statements ...statement) error {
 	if len(statements) == 1 && statements[0].to != nil { // quicker than a batch
 		return statements[0].scan(conn.QueryRow(ctx, statements[0].sql, statements[0].args...))
@@ -131,10 +133,14 @@ func send(ctx context.Context, conn *pgxpool.Conn, statements ...statement) erro
 }
 
 func (s statement) scan(row pgx.Row) error {
-	if err := row.Scan(s.to...); !errors.Is(err, pgx.ErrNoRows) {
-		return err
+	err := row.Scan(s.to...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
 	}
-	return nil
+	if s.row != nil {
+		s.row.slow = tooSlow(err)
+	}
+	return err
 }
 
 // onConn calls f with a connection. If f fails, no transaction is left.
