@@ -195,7 +195,7 @@ func (w *Window) at(part int64) Window {
 
 // of returns a window that has this part, w.
 func (w *Window) of(part int64) Window {
-	if w.Size == MostUnits || w.Interval > risesFor*1000 && (w.Size <= w.Rate || w.Series != 0 || w.Interval*part > risesFor*1000*steps) {
+	if w.Size == MostUnits {
 		return *w
 	}
 	whole := Window{
@@ -206,6 +206,9 @@ func (w *Window) of(part int64) Window {
 		whole.Offset = w.Offset % whole.Interval
 	} else {
 		whole.Rate = whole.Size
+	}
+	if whole.Interval > risesFor*1000 { // at has left it whole
+		return *w
 	}
 	return whole
 }

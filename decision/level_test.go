@@ -242,3 +242,24 @@ func TestLevelBelowACost(t *testing.T) {
 		}
 	}
 }
+
+// The limits of a stored state are those of its last decision at any level, also if a window of an hour gathers capacity.
+func TestLimitsOfALevel(t *testing.T) {
+	const hour = 3_600_000
+	for part := int64(decision.Whole / 10); part <= decision.Whole; part += 7 {
+		l := decision.Limits{Windows: []decision.Window{{Size: 4000, Rate: 100, Interval: hour}}, Tokens: 1000, Guess: 50, Lease: hour, MaxLease: hour}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		var s decision.State
+		leases, now := storage.NewLeases(nil), int64(1_700_000_000_500)
+		for _, op := range []decision.Op{
+			{Kind: decision.Throttle, For: 1, Level: 1}, {Kind: decision.Announce, For: hour, Level: part}, {Kind: decision.Admit, Cost: decision.Cost{1}},
+		} {
+			l.Apply(&s, leases, &op, now, &decision.Answer{})
+		}
+		if stored, known := s.Limits(); !known || stored.Windows[0].Interval != hour {
+			t.Fatalf("at a level of %v the interval is %d, want %d", s.Level(), stored.Windows[0].Interval, hour)
+		}
+	}
+}
