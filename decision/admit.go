@@ -48,7 +48,8 @@ func (l *Limits) grant(s *State, leases Leases, lease *Lease) {
 
 // decide answers Admit, and the GetDelay that classic does not answer.
 func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
-	l.line(s, leases, now)
+	s.rest(leases, now)
+	l.line(s, now)
 	s.expireUrgent(now - l.grace())
 	if op.Urgent && op.Ticket.Slot > 0 {
 		s.takeUrgent(&op.Ticket)

@@ -183,12 +183,15 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 		n = c.Front
 	}
 	end, at := c.Head+Grains, int64(0)
+	booked := c.Booked - c.Units.Sum(n-c.Head, Grains, mostBooked)
 	for n < end && n != at {
 		at = n
-		if c.at(n) >= x.rate && !x.surplus(op, c.Booked-c.Units.Sum(n+1-c.Head, Grains, mostBooked), l.begin(n), now) {
+		booked += c.at(n)
+		if c.at(n) >= x.rate && !x.surplus(op, booked, l.begin(n), now) {
 			n++
 		} else {
 			n = x.open(n)
+			booked += c.Units.Sum(at+1-c.Head, n-c.Head, mostBooked)
 		}
 	}
 	if first {

@@ -161,8 +161,7 @@ const (
 )
 
 // Apply does op at the time now. It sets the answer a, which is zero before, and updates s and leases, which the caller
-// then stores. The caller need not store a State that is zero afterwards. In op it
-// sets the Cost of a GetDelay and of a Cancel.
+// then stores. The caller need not store a State that is zero afterwards. In op it sets the Cost of a GetDelay and of a Cancel.
 func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
 	l.ApplyWithin(s, leases, nil, op, now, a)
 }
@@ -221,7 +220,7 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 		}
 	case Settle, Cancel:
 		if changes {
-			l.end(s, leases, shared, op, t, a)
+			l.end(s, shared, op, t, a)
 		}
 	case Renew:
 		if leases.Release(&op.Lease, max(now, s.Now)) {

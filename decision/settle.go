@@ -27,7 +27,7 @@ func (s *State) booked(shared []Shared, op *Op) bool {
 }
 
 // end charges the real cost of the lease where it was released, and takes the ticket of a Cancel off the books.
-func (l *Limits) end(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
+func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 	booked := s.booked(shared, op)
 	if op.Kind == Cancel {
 		op.Cost = Cost{}
@@ -37,7 +37,7 @@ func (l *Limits) end(s *State, leases Leases, shared []Shared, op *Op, now int64
 	}
 	if booked {
 		a.Found = true
-		l.line(s, leases, now)
+		l.line(s, now)
 		l.unbook(s, &op.Ticket)
 		if op.Urgent {
 			s.takeUrgent(&op.Ticket)

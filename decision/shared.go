@@ -4,13 +4,13 @@ package decision
 // operations of all of them, and its Leases are the leases of all.
 //
 // Its Calendar has the booked units of each grain of time. A booking is only an expectation: State counts the
-// operations that run, as for an entity. Bookings count estimates. A grain has room for as many of them as it
-// can probably serve. Room in the calendar goes to the entity that asks first. If there is none, an entity books at its fair share:
-// when weighted max-min would serve it, by the backlogs of all entities that wait. There it displaces the tickets that
-// were booked early. An operation that is back, of an entity below its share, runs before them, and they book again,
-// behind the early tickets of their entity. An operation whose limit has no room for a moment, or that another limit delays
-// for a moment, keeps its place. Entities that begin to wait together have their shares one after the other, so that they
-// do not meet in the same grains. Behind the calendar tickets have slots one after the other, too.
+// operations that run, as for an entity. Bookings count estimates. A grain has room for as many of them as it can probably
+// serve. Room in the calendar goes to the entity that asks first. If there is none, an entity books at its fair share: when
+// weighted max-min would serve it, by the backlogs of all entities that wait. There it displaces the tickets that were
+// booked early. An operation that is back, of an entity below its share, runs before them, and they book again, behind the
+// early tickets of their entity. An operation whose limit has no room for a moment, or that another limit delays for a
+// moment, keeps its place. Entities that begin to wait together have their shares one after the other, so that they do not
+// meet in the same grains. Behind the calendar tickets have slots one after the other, too.
 //
 // Limits are ready. A decision changes State and Leases, which belong to the shared limit.
 type Shared struct {

@@ -309,8 +309,7 @@ func (line *Line) clip(w *Window, last int64) {
 // keep stops all leases that are out from giving capacity back.
 func (line *Line) keep(s *State) { line.Fresh, line.FreshFrom, line.Stale = 0, s.LastID, 0 }
 
-// rest stops leases that have ended from giving capacity back, as soon as no other one is out. It must not come between the
-// release of a lease and its refund.
+// rest stops leases that have ended from giving capacity back, as soon as no other one is out.
 func (s *State) rest(leases Leases, now int64) {
 	if leases.Out(now) == 0 {
 		for i := range s.Lines {
@@ -321,8 +320,7 @@ func (s *State) rest(leases Leases, now int64) {
 }
 
 // line brings the promised slots to now. Capacity that has run is no longer promised.
-func (l *Limits) line(s *State, leases Leases, now int64) {
-	s.rest(leases, now)
+func (l *Limits) line(s *State, now int64) {
 	slot := max(now, s.Slot)
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]

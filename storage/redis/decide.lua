@@ -3029,13 +3029,14 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
   end
   local end2 = c2.Head + 1024
   local at2 = 0
+  local booked = c2.Booked - c2.Units.Sum(n2 - c2.Head, 1024, 16777215)
   while n2 < end2 and n2 ~= at2 do
     at2 = n2
+    booked = booked + c2.Units.At(n2 - c2.Head)
     local is3 = c2.Units.At(n2 - c2.Head) >= x.rate
     if is3 then
       local surplus = false
       do
-        local booked = c2.Booked - c2.Units.Sum(n2 + 1 - c2.Head, 1024, 16777215)
         local t2 = n2 * x.Limits_Grain + x.Limits_Zero
         local c3 = x.State_Calendars[0]
         if x.rate < x.grain and not x.fits then
@@ -3190,7 +3191,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
               end
               local expects = 0
               do
-                local booked = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate * x.slow)
+                local booked2 = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate * x.slow)
                 local c4 = x.State_Calendars[0]
                 local line3 = x.State_Lines[i2]
                 local y3 = x.slow
@@ -3199,14 +3200,14 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                   local i3 = line3.Window_Unit
                   local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
                   local y4 = c4.Largest + 1
-                  local booked2 = (x5 - x5 % y4) / y4
-                  local x6 = booked2 * (4096 - line3.Saved)
+                  local booked3 = (x5 - x5 % y4) / y4
+                  local x6 = booked3 * (4096 - line3.Saved)
                   local max5 = 1
                   local x7 = (x6 - x6 % 4096) / 4096
                   if x7 > max5 then max5 = x7 end
                   ratio = max5
                 end
-                local x5 = (booked - booked % y3) / y3 * ratio
+                local x5 = (booked2 - booked2 % y3) / y3 * ratio
                 local min2 = (x5 - x5 % 1024) / 1024
                 if 8589934592 < min2 then min2 = 8589934592 end
                 local unit = line3.Window_Unit
@@ -3223,6 +3224,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
         open2 = open3
       end
       n2 = open2
+      booked = booked + c2.Units.Sum(at2 + 1 - c2.Head, n2 - c2.Head, 16777215)
     end
   end
   if first2 then
@@ -5637,14 +5639,14 @@ end
           do
             repeat
               do
-                do
-                  if Out(t) == 0 then
-                    for i2 = 0, s_Lines_n - 1 do
-                      local line2 = s_Lines[i2]
-                      line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                    end
+                if Out(t) == 0 then
+                  for i2 = 0, s_Lines_n - 1 do
+                    local line2 = s_Lines[i2]
+                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
                   end
                 end
+              end
+              do
                 local slot = t > s_Slot and t or s_Slot
                 for i2 = 0, l_Windows_n - 1 do
                   local w = l_Windows[i2]
@@ -7643,14 +7645,6 @@ end
           if booked2 then
             a_Found = true
             do
-              do
-                if Out(t) == 0 then
-                  for i2 = 0, s_Lines_n - 1 do
-                    local line2 = s_Lines[i2]
-                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                  end
-                end
-              end
               local slot = t > s_Slot and t or s_Slot
               for i2 = 0, l_Windows_n - 1 do
                 local w = l_Windows[i2]
