@@ -36,9 +36,9 @@ func (r *record) refused() {
 type entity struct {
 	state    decision.State
 	leases   *storage.Leases
-	revision string // as in the value; empty if there is none
-	ran      int64  // when a plain token was taken last
-	expires  int64  // by the server's clock
+	revision int64 // of the value; 0 if there is none
+	ran      int64 // when a plain token was taken last
+	expires  int64 // by the server's clock
 }
 
 // newEntity reads a value. ok is false if decide.lua must decide about it.
@@ -47,7 +47,7 @@ func newEntity(value []byte) (e *entity, ok bool) {
 	if err != nil || v.apart {
 		return nil, false
 	}
-	e = &entity{revision: string(value[8:16]), ran: number(value, 4), expires: decision.Never}
+	e = &entity{revision: number(value, 1), ran: number(value, 4), expires: decision.Never}
 	if stored := number(value, 1) / 1000; v.Until != decision.Never && v.Now-stored <= near && stored-v.Now <= near {
 		e.expires = stored + v.Until - v.Now
 	}
@@ -133,22 +133,26 @@ func (s *Storage) pack(t *turn, now, until int64) bool {
 		}
 		return false
 	}
-	args := append(make([]any, 0, 1+5*len(t.stored)), appendNumbers(nil, int64(len(t.stored)), 1000*now, 1000*until-1))
+	args := append(make([]any, 0, 1+2*len(t.stored)), nil)
+	numbers := appendNumbers(make([]byte, 0, 8*(3+len(t.stored))), int64(len(t.stored)), 1000*now, 1000*until-1)
 	for _, p := range t.stored {
-		behind, keep, ok := s.value(p, now)
+		before := p.record.revision
+		p.record.revision = max(1000*now, before+1)
+		value, keep, ok := s.value(p, now)
 		if !ok {
 			p.record.refused()
 			return false
 		}
-		args = append(args, p.record.revision, before, behind, keep, "")
-		t.apart = t.apart || p.record.revision == ""
+		numbers, args = appendNumbers(numbers, before), append(args, value, keep)
+		t.apart = t.apart || before == 0
 	}
+	args[0] = numbers
 	t.swap = args
 	return true
 }
 
-// value returns what the value of a known entity has behind its revision, and its time to live.
-func (s *Storage) value(p *part, now int64) (behind []byte, keep int64, ok bool) {
+// value returns the value of a known entity, and its time to live.
+func (s *Storage) value(p *part, now int64) (value []byte, keep int64, ok bool) {
 	e := p.record.entity
 	held := e.leases.All()
 	if e.state.Tokens == 0 || len(held) > mostKnown {
@@ -168,15 +172,6 @@ func (s *Storage) value(p *part, now int64) (behind []byte, keep int64, ok bool)
 	keep = timeToLive(keep)
 	e.expires = now + keep
 	first, last := ends(held)
-	behind, ok = appendEncoded(appendNumbers(nil, e.state.Now, until, e.ran, 0, first, last), storage.Encode(&e.state, held))
-	return behind, keep, ok
-}
-
-// swapped records that the state was stored at that time.
-func (r *record) swapped(micros int64) {
-	if r.revision != "" {
-		micros = max(micros, number([]byte(r.revision), 0)+1)
-	}
-	r.revision = string(appendNumbers(nil, micros))
-	r.after = max(0, r.after-1)
+	value, ok = appendEncoded(appendNumbers(nil, layout, e.revision, e.state.Now, until, e.ran, 0, first, last), storage.Encode(&e.state, held))
+	return value, keep, ok
 }

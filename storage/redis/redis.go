@@ -364,18 +364,17 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	}
 	before, behind := pack(&state)
 	keys := s.keys(key)
-	always := appendNumbers(nil, 1, 0, decision.Never)
-	c := swapScript.command(keys[:], always, read, before, behind, "", far)
-	results, err := ask(ctx, s, func() ([]int64, error) {
+	c := setScript.command(keys[:], read, before, behind, far)
+	result, err := ask(ctx, s, func() (int, error) {
 		run(s.client, []*command{c})
-		return c.swapped(1)
+		return c.Int()
 	})
 	switch {
 	case err != nil:
 		return err
-	case results[0] < -1:
+	case result < 0:
 		return ErrNotState
-	case results[0] < 1:
+	case result == 0:
 		return storage.ErrConflict
 	}
 	return nil

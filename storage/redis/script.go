@@ -19,11 +19,14 @@ var (
 	decideSource string
 	//go:embed swap.lua
 	swapSource string
+	//go:embed set.lua
+	setSource string
 	//go:embed read.lua
 	readSource string
 
 	decideScript = newScript(numbersSource + decideSource)
 	swapScript   = newScript(numbersSource + swapSource)
+	setScript    = newScript(numbersSource + setSource)
 	readScript   = goredis.NewScript(numbersSource + readSource)
 )
 

@@ -36,7 +36,7 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 			send()
 		}
 		for _, p := range t.stored {
-			keys = append(keys, p.keys[:]...)
+			keys = append(keys, p.keys[0])
 		}
 		together, args = append(together, t), append(args, t.swap...)
 		if t.apart {
@@ -61,14 +61,14 @@ func (l *lane) stored(c swap) {
 		case results[i] > 0:
 			l.clock.Heard(results[i], false)
 			for _, p := range t.stored {
-				p.record.swapped(results[i])
+				p.record.after = max(0, p.record.after-1)
 			}
 			continue
 		default:
 			t.left = t.known
 			if entity := -results[i] - 1; entity < int64(len(t.stored)) {
 				t.stored[entity].record.refused()
-			} else if entity > int64(len(t.stored)) { // the time
+			} else { // the time
 				l.clock.Heard(-results[i], true)
 				for _, p := range t.stored {
 					p.record.refused()

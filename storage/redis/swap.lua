@@ -1,20 +1,18 @@
--- Stores the states of groups of entities. A group is stored if nobody has changed the states that it was decided on.
+-- Stores the values of groups of entities. A group is stored if nobody has changed the values that it was decided on. Those
+-- have no set of leases.
 --
--- KEYS  of each entity its key, and the set of its leases. The set is removed, for the state that is stored has its own
--- ARGV  of each group the number of its entities and the times of this server between which it may be stored, in microseconds,
---       as three doubles. Then of each entity five: the revision of the state before as a double, empty for no value; what the
---       value has before the revision, and what it has behind: see decide.lua.tmpl; how many milliseconds it is kept, in
---       decimal. The fifth is empty, or three doubles: the time of the state, how long it is kept, and how long if that is
---       not this server's time
+-- KEYS  the keys of the entities of all groups
+-- ARGV  of each group the number of its entities, the times of this server between which it may be stored, in microseconds,
+--       and of each entity the revision of the value before, or 0 for no value: as doubles. Then of each entity the value, with
+--       a later revision, and how many milliseconds it is kept, in decimal
 --
 -- Returns of each group the time in microseconds. Of a group that is not stored it is below 0: the time if that is out of
--- bounds, the number of an entity if the revision of that entity is another, and one less than of all entities if its value is
--- no state. After an error nothing has changed.
+-- bounds, or the number of an entity with another revision.
 
 local call, sub = redis.call, string.sub
+local none = pack('<d', 0)
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local revisions = {} -- of the keys
 
 local function store(key, arg)
   local n, from, till = unpack('<ddd', ARGV[arg])
@@ -22,34 +20,16 @@ local function store(key, arg)
     return -now
   end
   for i = 0, n - 1 do
-    local at = key + 2 * i
-    local head, expected = redis.pcall('GETRANGE', KEYS[at], '0', '63'), ARGV[arg + 5 * i + 1]
-    if type(head) ~= 'string' or #head < 64 and (head ~= '' or call('EXISTS', KEYS[at]) == 1) then
-      return -n - 1
+    local revision = redis.pcall('GETRANGE', KEYS[key + i], '8', '15')
+    if revision == '' and call('EXISTS', KEYS[key + i]) == 0 then
+      revision = none
     end
-    if sub(head, 9, 16) ~= expected then
+    if revision ~= sub(ARGV[arg], 25 + 8 * i, 32 + 8 * i) then
       return -i - 1
-    end
-    revisions[at] = now
-    if head ~= '' then
-      local before, apart = unpack('<d', head, 9), unpack('<d', head, 41)
-      if before >= now then
-        revisions[at] = before + 1
-      end
-      revisions[at + 1] = apart == 1
     end
   end
   for i = 0, n - 1 do
-    local at, from = key + 2 * i, arg + 5 * i
-    local keep, far = ARGV[from + 4], ARGV[from + 5]
-    if far ~= '' then
-      local theirs, near, away = unpack('<ddd', far)
-      keep = math.abs(theirs - now / 1000) > 60000 and away or near
-    end
-    call('SET', KEYS[at], ARGV[from + 2] .. pack('<d', revisions[at]) .. ARGV[from + 3], 'PX', keep)
-    if revisions[at + 1] then
-      call('UNLINK', KEYS[at + 1])
-    end
+    call('SET', KEYS[key + i], ARGV[arg + 2 * i + 1], 'PX', ARGV[arg + 2 * i + 2])
   end
   return now
 end
@@ -58,6 +38,6 @@ local results, key, arg = {}, 1, 1
 while arg <= #ARGV do
   local n = unpack('<d', ARGV[arg])
   results[#results + 1] = string.format('%.0f', store(key, arg))
-  key, arg = key + 2 * n, arg + 5 * n + 1
+  key, arg = key + n, arg + 2 * n + 1
 end
 return table.concat(results, ' ')

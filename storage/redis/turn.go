@@ -251,7 +251,7 @@ func (l *lane) finish(t *turn) {
 		if e, ok := newEntity(value); err == nil && ok {
 			p.record.entity = e
 			if _, known := l.clock.Now(); !known { // a revision is no earlier than the time of the server
-				l.clock.Heard(number([]byte(e.revision), 0), false)
+				l.clock.Heard(e.revision, false)
 			}
 		} else if err == nil {
 			p.record.refused()
