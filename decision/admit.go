@@ -486,10 +486,14 @@ func (l *Limits) overdue(s *State, now int64) int64 {
 	return max(0, min((now-s.LastID/1024-l.mean(s))/4, l.Lease/8))
 }
 
-// space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token.
+// spread is the longest time, in ms, in which slots leave tokens idle: see Limits.space.
+const spread = 10_000
+
+// space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token. A
+// window that is longer than spread counts as that long: its slots need not fill hours.
 func (l *Limits) space(pace int64) int64 {
 	for i := range l.Windows {
-		if w := &l.Windows[i]; pace <= w.Interval*500/w.Rate {
+		if w := &l.Windows[i]; pace <= min(w.Interval, spread)*500/w.Rate {
 			return 2 * pace
 		}
 	}

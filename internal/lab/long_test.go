@@ -79,6 +79,24 @@ func TestBurstForFewTokens(t *testing.T) {
 	}
 }
 
+// A window of minutes or hours has capacity for all, and only tokens are short. A burst uses them all the time: it need not last as
+// long as the window.
+func TestBurstInALongWindow(t *testing.T) {
+	for _, interval := range []time.Duration{time.Minute, 8 * time.Hour} {
+		for _, took := range []time.Duration{200 * time.Millisecond, time.Second, 4 * time.Second} {
+			report := mustRun(t, Scenario{
+				Name: fmt.Sprintf("%v in %v", took, interval), Arrivals: Burst(300, 0), Operation: Fixed(took), Late: Uniform(0, 20*time.Millisecond),
+				Options: drip.Options{Size: 600, RefreshRate: 600, RefreshInterval: interval, Concurrency: 5},
+			}, 1, Admit)
+			got, best := report.Results[0], report.Results[1]
+			t.Logf("operations of %v, a window of %v: %v, at best %v, and %.1f postponements", took, interval, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+			if got.Done != got.Messages || got.Makespan > best.Makespan*104/100 {
+				t.Errorf("operations of %v, a window of %v: %d of %d messages ran in %v; want at most %v", took, interval, got.Done, got.Messages, got.Makespan, best.Makespan*104/100)
+			}
+		}
+	}
+}
+
 // So it is within a shared limit. Its slots are in grains of a second, so short bursts take longer.
 func TestWrongSharedWaitForToken(t *testing.T) {
 	for _, tokens := range []int{1, 5, 20} {

@@ -5829,7 +5829,7 @@ end
                   for i2 = 0, l_Windows_n - 1 do
                     do
                       local w = l_Windows[i2]
-                      local x2 = w.Interval * 500
+                      local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
                       local y = w.Rate
                       if v_pace <= (x2 - x2 % y) / y then
                         space = 2 * v_pace
@@ -5848,7 +5848,7 @@ end
                   for i2 = 0, l_Windows_n - 1 do
                     do
                       local w = l_Windows[i2]
-                      local x2 = w.Interval * 500
+                      local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
                       local y = w.Rate
                       if v_pace <= (x2 - x2 % y) / y then
                         space2 = 2 * v_pace
@@ -6129,7 +6129,7 @@ end
                         for i2 = 0, l_Windows_n - 1 do
                           do
                             local w = l_Windows[i2]
-                            local x3 = w.Interval * 500
+                            local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
                             local y = w.Rate
                             if v_pace <= (x3 - x3 % y) / y then
                               space3 = 2 * v_pace
