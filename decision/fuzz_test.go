@@ -195,12 +195,7 @@ func (w *world) do(op decision.Op) decision.Answer {
 	}
 	given := *l
 	given.Windows, given.Tokens = w.lifted(l)
-	var counts []decision.Window
-	for i, line := range w.s.Lines {
-		if line.Window.Size > 0 && (len(w.s.Pins) == 0 || w.s.Pins[0].Line != int64(i+1)) {
-			counts = append(counts, line.Window)
-		}
-	}
+	counts := counts(&w.s)
 	if decides && !slices.Equal(counts, given.Windows) {
 		w.fatal("counted by %v, want %v", counts, given.Windows)
 	}
@@ -231,6 +226,16 @@ func (w *world) do(op decision.Op) decision.Answer {
 		w.old = append(w.old, a.Lease)
 	}
 	return a
+}
+
+// counts are the windows by which a state was counted last, without the pinned one.
+func counts(s *decision.State) (windows []decision.Window) {
+	for i, line := range s.Lines {
+		if line.Window.Size > 0 && (len(s.Pins) == 0 || s.Pins[0].Line != int64(i+1)) {
+			windows = append(windows, line.Window)
+		}
+	}
+	return windows
 }
 
 // lifted are the windows and the tokens of l with a pin that raises.

@@ -73,6 +73,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	x.units = min(x.units*x.slow, mostBooked)
 	x.large, x.gathered = x.units > x.rate, 0
 	f.expire(now - l.grace())
+	f.End = min(f.End, x.State.Slot) // earlier if the promises have lapsed
 	if back {
 		part := l.part(&op.Ticket.Cost)
 		if n := l.grain(op.Ticket.Slot); c.holds(n) {

@@ -17,6 +17,7 @@ type limited struct {
 	s      decision.State
 	leases *storage.Leases
 	book   *ledger
+	known  bool // something was decided
 }
 
 func newLimited(c *choices, id, now int64) *limited {
@@ -26,6 +27,22 @@ func newLimited(c *choices, id, now int64) *limited {
 	}
 	x.book = newLedger(x.l)
 	return x
+}
+
+// adopted has the ledger take note of changed limits, once the state is counted by them.
+func (x *limited) adopted() {
+	counts := counts(&x.s)
+	if x.s.Tokens != 0 && slices.Equal(counts, x.l.Windows) && !slices.Equal(counts, x.book.limits().Windows) {
+		if x.known {
+			x.book.change(x.l, x.s.Now)
+		} else { // the windows of before were never counted
+			closed := x.book.closed
+			x.book = newLedger(x.l)
+			x.book.closed = closed
+		}
+	}
+	x.known = x.known || x.s.Tokens != 0
+	x.book.tokens = x.l.Tokens
 }
 
 // crowd is several entities with limits that they share, and their users, honest or not.
@@ -78,6 +95,7 @@ func (w *crowd) do(m *message, op decision.Op) decision.Answer {
 	}
 	e.l.ApplyWithin(&e.s, e.leases, shared, &op, w.now, &a)
 	for i, x := range books {
+		x.adopted()
 		if op.Kind == decision.Admit || op.Kind == decision.GetDelay || x.s.Tokens != 0 && x.s.Now >= x.book.now {
 			x.book.tick(x.s.Now)
 		}
@@ -137,6 +155,7 @@ func (w *crowd) do(m *message, op decision.Op) decision.Answer {
 func (w *crowd) direct(x *limited, op decision.Op) {
 	var a decision.Answer
 	x.l.Apply(&x.s, x.leases, &op, w.now, &a)
+	x.adopted()
 	if x.s.Tokens != 0 {
 		x.book.tick(x.s.Now)
 	}
@@ -199,6 +218,12 @@ func (w *crowd) step() {
 		w.direct(x, decision.Op{Kind: kind, For: 1 + int64(c.n(40))*unit/8, Pin: &pin})
 	case dice == 20:
 		w.now += c.of(1, unit, 20*unit)
+	case dice == 21: // other limits hold from the next decision on
+		x := append(w.shared, w.entities...)[c.n(len(w.shared)+len(w.entities))]
+		x.l = c.other(x.l)
+		if field, window := x.l.Ready(); field != "" {
+			w.t.Fatalf("%+v: field %s of window %d is out of range", x.l, field, window)
+		}
 	default:
 		w.now += int64(c.n(64)) * unit / 16
 	}
@@ -329,6 +354,39 @@ func TestSharedTurns(t *testing.T) {
 	for second := range int64(3) {
 		if n := count[second+1]; n < 48 || n > 52 {
 			t.Errorf("%d of 150 entities have their slot in second %d, want 50: %v", n, second+1, count)
+		}
+	}
+}
+
+// When a limit is raised, newcomers use what the tickets of before leave: they do not wait behind the slots of hours.
+func TestSharedRaised(t *testing.T) {
+	window := func(n, interval int64) decision.Limits {
+		return limitsOf(t, decision.MostUnits, decision.Window{Size: n, Rate: n, Interval: interval})
+	}
+	for name, c := range map[string]struct{ own, all, laterOwn, laterAll decision.Limits }{
+		"own":                          {window(1, 60_000), window(100, 1000), window(100, 1000), window(100, 1000)},
+		"shared, with other intervals": {window(100, 1000), window(1, 60_000), window(100, 1000), window(10, 1000)},
+		"shared, with the same":        {window(100, 1000), window(1, 1000), window(100, 1000), window(2, 1000)},
+	} {
+		var all decision.State
+		held := storage.NewLeases(nil)
+		states, leases := make([]decision.State, 2), []*storage.Leases{storage.NewLeases(nil), storage.NewLeases(nil)}
+		ask := func(entity int, own, limits *decision.Limits, now int64) int64 {
+			var a decision.Answer
+			in := storage.Within{Limits: limits, ID: 1, Weight: 1}
+			own.ApplyWithin(&states[entity], leases[entity], []decision.Shared{in.In(&all, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+			return a.Delay
+		}
+		const now = 1_700_006_400_100
+		c.all.Apply(&all, held, &decision.Op{Kind: decision.Pause, For: 1000}, now, new(decision.Answer))
+		for range 200 {
+			ask(0, &c.own, &c.all, now)
+		}
+		for i := range 40 {
+			entity := i % 2
+			if got := ask(entity, &c.laterOwn, &c.laterAll, now+100_000); got > 60_000 {
+				t.Errorf("%s: a newcomer of entity %d waits %d ms", name, entity, got)
+			}
 		}
 	}
 }

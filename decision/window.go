@@ -238,6 +238,13 @@ func (l *Limits) adopt(s *State, now int64) {
 	s.Now = now
 	if lapse {
 		s.Slot = from - l.Windows[0].Interval
+		for i := range s.Flows {
+			f := &s.Flows[i]
+			f.End = 0
+		}
+		for i := range s.Calendars { // grains may have room again
+			s.Calendars[i].Front = 0
+		}
 	}
 }
 

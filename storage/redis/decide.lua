@@ -138,7 +138,7 @@ end
 -- These rules are functions. The script has all others where they are called, because to make a function takes time in each
 -- call of the script.
 local Limits_adopt, Limits_pin
-function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, now)
+function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
   local known = s_Tokens ~= 0
   local from2 = now
   local own2 = 0
@@ -910,6 +910,13 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
   s_Now = now
   if lapse then
     s_Slot = from2 - l_Windows[0].Interval
+    for i2 = 0, s_Flows_n - 1 do
+      local f = s_Flows[i2]
+      f.End = 0
+    end
+    for i2 = 0, s_Calendars_n - 1 do
+      s_Calendars[i2].Front = 0
+    end
   end
   return s_Now, s_Slot, s_Lines_n
 end
@@ -1584,7 +1591,7 @@ function Shared_advance(x, now)
       changed3 = true
     end
     if changed3 then
-      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, now)
+      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
@@ -2043,6 +2050,7 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       if f.Units < f.Urgent then f.Urgent = f.Units end
     end
   end
+  if x.State_Slot < f.End then f.End = x.State_Slot end
   if back then
     local part3 = 0
     do
@@ -5289,7 +5297,7 @@ end
           changed3 = true
         end
         if changed3 then
-          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, t)
+          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
         end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
