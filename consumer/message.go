@@ -84,7 +84,7 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 			}
 		}
 	}
-	if e, ok := h[headerExpiration].(string); ok && dead && m.Expiration == "" {
+	if e, ok := h[headerExpiration].(string); ok && dead && m.Expiration == "" && len(e) <= longestText {
 		m.Expiration = e
 	}
 	if len(m.Headers) == 0 {
@@ -163,8 +163,12 @@ func (m *message) read(text string, now time.Time) {
 	}
 }
 
+// longestText is the most bytes that AMQP allows in a property. A dead letter with a longer one might fit in no frame, and then
+// its message could never end.
+const longestText = 255
+
 func setText(to *string, from string) {
-	if v, err := url.QueryUnescape(from); err == nil {
+	if v, err := url.QueryUnescape(from); err == nil && len(v) <= longestText {
 		*to = v
 	}
 }

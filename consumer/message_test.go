@@ -108,11 +108,38 @@ func TestBrokenHeadersStopNothing(t *testing.T) {
 	}
 }
 
+// A property that is longer than AMQP allows, of a forged dead letter, is not believed. Its dead letter would hold it twice and
+// fit in no frame: then the message could never end.
+func TestLongPropertiesAreNotBelieved(t *testing.T) {
+	original := amqp.Delivery{RoutingKey: "orders", Body: []byte("body")}
+	for _, long := range []string{strings.Repeat("x", 100_000), strings.Repeat("%01", 40_000), strings.Repeat("x", 256)} {
+		for _, h := range []amqp.Table{
+			{headerNote: "key=" + long}, {headerNote: " key=" + long}, {headerNote: " key=orders exchange=" + long}, {headerNote: " key=orders expiration=" + long},
+			{headerNote: " key=orders user=" + long}, {headerNote: " key=orders reply=" + long}, {headerNote: " key=orders", headerExpiration: long},
+		} {
+			h[headerReason] = "failed"
+			d := original
+			d.Headers = h
+			m := open(d, time.Now(), false)
+			if !reflect.DeepEqual(m.Delivery, original) {
+				t.Errorf("%.40v… were believed: %.300v…", h, m.Delivery)
+			}
+			letter := m.deadLetter(reasonFailed, nil)
+			if err := publishable(&letter, "orders.drip.dead", 131_072); err != nil {
+				t.Errorf("%.40v…: %v", h, err)
+			}
+		}
+	}
+}
+
 // Every exchange name, routing key and user name that a publisher may use comes back unchanged.
 func FuzzNote(f *testing.F) {
 	f.Add("shops", "shop.a b=c%20+ü\xff\x00 tag=7 due=1", "60000", "guest", int64(3), int64(2), uint64(9))
 	f.Add("", "", "", "", int64(0), int64(0), uint64(0))
 	f.Fuzz(func(t *testing.T, exchange, key, expiration, user string, postponements, attempts int64, number uint64) {
+		if max(len(exchange), len(key), len(expiration), len(user)) > longestText {
+			return // AMQP has no such message
+		}
 		now := time.Now()
 		m := open(amqp.Delivery{Exchange: exchange, RoutingKey: key, Expiration: expiration, UserId: user}, now, true)
 		m.Postponements, m.Attempts = int(postponements&math.MaxInt32), int(attempts&math.MaxInt32)
