@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -114,11 +117,27 @@ func writeTable(w io.Writer, leftmost int, rows [][]string) {
 	}
 }
 
+// writeJSON escapes in texts what a terminal acts on, or does not show. Package json leaves most of it as it is.
 func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, r := range b.String() {
+		if r == '\n' || unicode.IsPrint(r) {
+			out.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
+		}
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
 }
 
 // moment is a time in JSON: in UTC, to the millisecond; null if it is zero.

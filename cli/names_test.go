@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
+)
+
+// The name of an entity comes from a message. None moves the cursor of a terminal, hides a part of itself or begins a line, in
+// text or in JSON. A reader of the JSON gets the name as it is.
+func TestNamesReachNoTerminal(t *testing.T) {
+	for _, name := range []string{
+		"\x1b[2J\x1b[H", "\x1b]0;title\a", "\u009b2J", "\u009d0;title\u009c", "a\x7f\b\b", "a\nshop-2  9/9", "a\r", "\u202egnp.exe", "\u2066a", "\u2028", "\xff\x9b",
+		"a\x00b", "\U000e0041", "\ufeff", strings.Repeat("\u009b", 10_000),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, url := newMemory(t)
+			b := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, Storage: s, History: true})
+			buckettest.Admit(t, b, name, drip.Request{})
+			buckettest.Admit(t, b, name, drip.Request{})
+			for _, args := range [][]string{
+				{"inspect", url, name}, {"inspect", "--json", url, name}, {"top", url}, {"top", "--json", url},
+				{"pause", url, name, "1m"}, {"pause", "--json", url, name, "1m"}, {"resume", url, name}, {"pin", "--limit", "5/1s", url, name}, {"unpin", url, name},
+				{"reset", url, name}, {"reset", "--yes", url, name}, {"reset", "--yes", "--json", url, name}, {"nothing", name}, {"help", name},
+				{"inspect", url, "history:" + name}, {"inspect", name, name}, {"pause", url, "shop", name}, {"inspect", "--limits", "{" + name, url, "shop"},
+			} {
+				o := try(t, args...)
+				for _, r := range o.out + o.err {
+					if r != '\n' && !unicode.IsPrint(r) {
+						t.Errorf("%.60q: there is %q in\n%.300q", args, r, o.out+o.err)
+						break
+					}
+				}
+				if !utf8.ValidString(o.out + o.err) {
+					t.Errorf("%.60q: invalid UTF-8 in %.300q", args, o.out+o.err)
+				}
+				if args[1] == "--json" && args[0] == "inspect" {
+					var got struct{ Entity string }
+					ok(t, json.Unmarshal([]byte(o.out), &got))
+					if got.Entity != strings.ToValidUTF8(name, "\ufffd") && utf8.ValidString(name) {
+						t.Errorf("the JSON has %q, want %q", got.Entity, name)
+					}
+				}
+			}
+		})
+	}
+}
