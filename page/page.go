@@ -161,8 +161,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		h.Set("Allow", takes)
 		err = failure{http.StatusMethodNotAllowed, fmt.Errorf("this address takes %s only", takes)}
-	case r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate":
-		// Another site may lead here. It may not load anything: looking at dead letters is work for the broker.
+	case r.Header.Get("Sec-Fetch-Site") == "cross-site" && (r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"):
+		// Another site may lead here. It may not load anything, as in a frame: looking at dead letters is work for the broker.
 		err = failure{http.StatusForbidden, errors.New("this request comes from another site")}
 	default:
 		r.Body = http.MaxBytesReader(w, r.Body, mostForm)
@@ -194,7 +194,8 @@ func badRequest(format string, args ...any) error {
 }
 
 // userinfo is where a URL has its password. The errors of drip's backends repeat no URL, but a user's own backend may.
-var userinfo = regexp.MustCompile(`://[^/\s]*@`)
+// The password in a malformed URL may have a slash, and the error of parsing it repeats all of it.
+var userinfo = regexp.MustCompile(`://\S*@`)
 
 // tell is an error as text for everybody who sees the page.
 func tell(err error) string {

@@ -379,12 +379,19 @@ func TestOtherSites(t *testing.T) {
 	if after, _, _ := s.Get(t.Context(), "shop"); !bytes.Equal(before.Data, after.Data) {
 		t.Error("it was changed")
 	}
-	for mode, want := range map[string]int{"navigate": 200, "no-cors": 403, "cors": 403} { // a link, a picture, a script
+	for _, c := range []struct {
+		mode, dest string
+		want       int
+	}{
+		{"navigate", "document", 200}, // a link
+		{"navigate", "iframe", 403}, {"navigate", "object", 403}, {"no-cors", "image", 403}, {"cors", "empty", 403},
+	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Sec-Fetch-Site", "cross-site")
-		r.Header.Set("Sec-Fetch-Mode", mode)
-		if status, _ := h.send(t, r); status != want {
-			t.Errorf("another site gets %d with %s, want %d", status, mode, want)
+		r.Header.Set("Sec-Fetch-Mode", c.mode)
+		r.Header.Set("Sec-Fetch-Dest", c.dest)
+		if status, _ := h.send(t, r); status != c.want {
+			t.Errorf("another site gets %d with %s for %s, want %d", status, c.mode, c.dest, c.want)
 		}
 	}
 }
@@ -621,7 +628,7 @@ type leaky struct{ letters }
 
 const secret = "s3cr3t-w0rd"
 
-var errLeaky = errors.New("dial redis://user:" + secret + "@host:6379/0: connection refused")
+var errLeaky = errors.New("dial redis://user:" + secret + "@host:6379/0: connection refused; parse \"redis://user:1/" + secret + "@host\": invalid port")
 
 func (leaky) Get(context.Context, string) (storage.State, storage.Revision, error) {
 	return storage.State{}, 0, errLeaky
