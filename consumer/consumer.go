@@ -86,7 +86,7 @@ type Options struct {
 	// URL of the broker, amqp:// or amqps://. Required.
 	URL string
 
-	// TLS configures amqps. Defaults to the parameters of the URL and the system's certificates.
+	// TLS configures amqps, which the URL must then have. Defaults to the parameters of the URL and the system's certificates.
 	TLS *tls.Config
 
 	// Queue is the work queue. It must exist. Required.

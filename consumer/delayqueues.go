@@ -41,7 +41,7 @@ type DelayQueuesOptions struct {
 	// URL of the broker, amqp:// or amqps://. Required.
 	URL string
 
-	// TLS configures amqps. Defaults to the parameters of the URL and the system's certificates.
+	// TLS configures amqps, which the URL must then have. Defaults to the parameters of the URL and the system's certificates.
 	TLS *tls.Config
 
 	// Queue is your work queue, to which a message comes back when it is due. It must exist. The delay queues have its name as
@@ -146,11 +146,15 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 		return nil, errors.New("Options.URL is missing")
 	}
 	_, err := address.Parse(o.URL)
+	var uri amqp.URI
 	if err == nil {
-		_, err = amqp.ParseURI(o.URL)
+		uri, err = amqp.ParseURI(o.URL)
 	}
 	if err != nil {
 		return nil, errors.New("Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped") // the cause may repeat it
+	}
+	if o.TLS != nil && uri.Scheme != "amqps" { // the client would send the password as plain text
+		return nil, errors.New("Options.TLS is set, and Options.URL is one without TLS; it must begin with amqps://")
 	}
 	switch o.QueueType {
 	case "":

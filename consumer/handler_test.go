@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"reflect"
@@ -184,7 +185,10 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		"consumer: Options.Queue is empty":                                                                                        func(o *Options) { o.Queue = "" },
 		"consumer: Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped": func(o *Options) { o.URL = "amqp://user:12/secret@localhost/" },
 		`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`:                                               func(o *Options) { o.QueueType = "stream" },
-		"consumer: Options.URL is missing":                                                                                        func(o *Options) { o.URL = "" },
+		"consumer: Options.TLS is set, and Options.URL is one without TLS; it must begin with amqps://": func(o *Options) {
+			o.URL, o.TLS = "amqp://localhost/", &tls.Config{MinVersion: tls.VersionTLS13}
+		},
+		"consumer: Options.URL is missing": func(o *Options) { o.URL = "" },
 	} {
 		o := good
 		spoil(&o)

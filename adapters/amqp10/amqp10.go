@@ -33,7 +33,7 @@ type Queue struct {
 	// URL is the URL of the broker, amqp:// or amqps://. Required.
 	URL string
 
-	// Conn has further options of the connection: TLS, and a virtual host as HostName "vhost:name". Defaults to nil.
+	// Conn has further options of the connection: TLS, which takes an amqps URL, and a virtual host as HostName "vhost:name". Defaults to nil.
 	Conn *amqp.ConnOptions
 
 	// Name is the name of the queue, a quorum queue that exists. Required.
@@ -115,6 +115,8 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return errors.New("dripamqp10: Queue.URL or Queue.Name is missing")
 	case !usable(q.URL):
 		return errors.New("dripamqp10: Queue.URL is not one of AMQP; it looks like amqp://user:password@host:5672, with the password escaped")
+	case q.Conn != nil && q.Conn.TLSConfig != nil && strings.HasPrefix(strings.ToLower(q.URL), "amqp:"):
+		return errors.New("dripamqp10: Queue.Conn has a TLSConfig, and Queue.URL is one without TLS; it must begin with amqps://")
 	case q.InHand < 0 || q.InHand > math.MaxInt32:
 		return fmt.Errorf("dripamqp10: Queue.InHand is %d; it must be above 0 and at most %d, or 0 for the default", q.InHand, math.MaxInt32)
 	case handle == nil:

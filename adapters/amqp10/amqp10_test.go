@@ -2,6 +2,7 @@ package dripamqp10
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -248,6 +249,7 @@ func TestQueueErrors(t *testing.T) {
 		"Queue.InHand is 4294967297":         {Queue{InHand: 1<<32 + 1}, handle},
 		"Queue.URL or Queue.Name is missing": {Queue{Name: "-"}, handle},
 		"handle is nil":                      {Queue{}, nil},
+		"Queue.Conn has a TLSConfig, and Queue.URL is one without TLS": {Queue{Conn: &amqp.ConnOptions{TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13}}}, handle},
 	} {
 		if c.q.Name == "" {
 			c.q.URL, c.q.Name = "amqp://localhost:1/", "orders"
