@@ -51,3 +51,18 @@ func TestNamesReachNoTerminal(t *testing.T) {
 		})
 	}
 }
+
+// Nor does a scenario that others have written.
+func TestScenariosReachNoTerminal(t *testing.T) {
+	file := write(t, "scenario.json", `{"name": "a\u001b[2Jb\u009b2J", "about": "\u202e and\u0000more", "limits": {"size": 2, "rate": 2, "unit": "\u001b[1m"},
+		"costs": {"\u001b[1m": 1}, "providers": [{"kind": "sliding-window", "size": 9, "interval": "1s"}], "arrivals": [{"kind": "burst", "count": 3}]}`)
+	for _, args := range [][]string{{"simulate", file}, {"simulate", "--json", file}} {
+		out := must(t, args...)
+		for _, r := range out {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Errorf("%q: there is %q in\n%.300q", args, r, out)
+				break
+			}
+		}
+	}
+}

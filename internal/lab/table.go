@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -67,8 +68,16 @@ func (r Report) WriteTable(w io.Writer) error {
 	for _, note := range notes {
 		b.WriteString(wrap(note, 80))
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, strings.Map(shown, b.String()))
 	return err
+}
+
+// shown replaces what a terminal would act on, because others may have chosen the names.
+func shown(r rune) rune {
+	if r == '\n' || unicode.IsPrint(r) {
+		return r
+	}
+	return unicode.ReplacementChar
 }
 
 // wrap breaks a text between words into lines of at most so many characters.
