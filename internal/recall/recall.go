@@ -36,12 +36,16 @@ func (m *Memory[T]) Take(key string) *T {
 	return r
 }
 
-// Put remembers a record. With nil it forgets the key.
+// longestKey is the most bytes of a key that is remembered. Messages choose the keys, and could fill the memory of the process
+// with long ones.
+const longestKey = 1 << 10
+
+// Put remembers a record, unless its key is too long. With nil it forgets the key.
 func (m *Memory[T]) Put(key string, r *T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.records, key)
-	if r == nil {
+	if r == nil || len(key) > longestKey {
 		return
 	}
 	if len(m.records) >= m.most {

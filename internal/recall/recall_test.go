@@ -2,6 +2,7 @@ package recall
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,22 @@ func TestMemory(t *testing.T) {
 	m.Put("8", nil)
 	if n := m.Get("8"); n != nil {
 		t.Errorf("Get = %v after Put of nil", *n)
+	}
+}
+
+// The names of entities come from messages. So the bytes of a Memory are bounded, too.
+func TestLongKeys(t *testing.T) {
+	m := New[int](3)
+	for i := range 3 {
+		m.Put(fmt.Sprint(i), &i)
+	}
+	m.Put(strings.Repeat("x", 1<<20), new(int))
+	total := 0
+	for key := range m.records {
+		total += len(key)
+	}
+	if total != 3 {
+		t.Errorf("%d records with %d bytes of keys, want the 3 that were there", len(m.records), total)
 	}
 }
 
