@@ -215,7 +215,7 @@ func idOf(messageID string, headers amqp.Table, body []byte) string {
 		}
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %v ", messageID, own) // fmt sorts the keys of maps
+	fmt.Fprintf(h, "%q %#v ", messageID, own) // fmt sorts the keys of maps, and %#v quotes texts
 	h.Write(body)
 	return fmt.Sprintf("%.8x", h.Sum(nil))
 }

@@ -277,3 +277,21 @@ func TestDeadAfterALook(t *testing.T) {
 		t.Errorf("Requeue = %d, %v, want 1", n, err)
 	}
 }
+
+// Only equal letters have the same ID. A publisher who knew a letter could make another one that was put back in its place.
+func TestIdentity(t *testing.T) {
+	ids := map[string]amqp.Table{}
+	for _, h := range []amqp.Table{
+		{"a": "1", "b": "2"}, {"a": "1 b:2"}, {"a": int64(1), "b": "2"}, {"a": []any{"1", "2"}}, {"a": []any{"1 2"}}, {"a": nil}, {"a": "<nil>"}, {"a": []byte("1")}, {"a": "[49]"},
+		{"a": amqp.Table{"b": "2"}}, {"a": "map[b:2]"}, {"a": time.Unix(1, 0)}, {"a": time.Unix(1, 0).String()}, {"a": int32(1)}, {"a": true}, {"a": "true"},
+	} {
+		id := idOf("m", h, []byte("body"))
+		if other, known := ids[id]; known {
+			t.Errorf("%#v and %#v have the same ID", h, other)
+		}
+		ids[id] = h
+		if again := idOf("m", h, []byte("body")); again != id {
+			t.Errorf("%#v has the IDs %s and %s", h, id, again)
+		}
+	}
+}
