@@ -97,8 +97,8 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			x := &shared[a.Limit-1]
 			wait = x.Limits.unmeasured(x.State, x.Leases, op, now)
 		}
-		if a.Delay > far && a.Delay/64 > wait {
-			a.Delay = max(wait, a.Delay/4096)
+		if a.Delay > far && a.Delay/4 > wait {
+			a.Delay = max(wait, min(a.Delay/4, once))
 			return
 		}
 	}
@@ -157,9 +157,12 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, slot, now 
 	}
 }
 
-// far is how far ahead a slot is, in ms, that depends on the first measured costs. Without them a message gets no slot: it
-// asks again, after a small part of that time.
-const far = 1_800_000
+// A slot more than far ms ahead depends on the first measured costs: estimates are often several times too high. Without them a
+// message gets no slot. It asks again, after a quarter of that time and at most once, unless costs are still not known then.
+const (
+	far  = minute
+	once = 20_000 // ms
+)
 
 // unmeasured returns how long it will probably take until operations have ended that tell the costs, or Never if that does not
 // matter. The longer they run, the longer they are likely to run. As long as none has ended, it grows with each time, since

@@ -108,7 +108,7 @@ func TestEstimatesInLongWindows(t *testing.T) {
 				// Most of an estimate counts in its second, so that the backlog takes up to 80 s.
 				took, asked := time.Duration(r.last-backlogAt)*time.Millisecond, float64(r.postponed)/2000
 				t.Logf("%d each %v, shared %v, %d known: %v, %.2f postponements", long.Size, long.RefreshInterval, shared, known, took, asked)
-				if took > 90*time.Second || asked > 3.5 {
+				if took > 90*time.Second || asked > 2.5 {
 					t.Errorf("%d each %v, shared %v, %d known: %v, %.2f postponements", long.Size, long.RefreshInterval, shared, known, took, asked)
 				}
 			}
@@ -125,16 +125,19 @@ func TestNeverSettled(t *testing.T) {
 			return drip.Costs{"tokens": 10}, drip.Costs{"tokens": 10}
 		}
 		r.play(limit, shared, 0, 4000)
-		if asked := float64(r.postponed) / 4000; asked > 4.5 {
+		if asked := float64(r.postponed) / 4000; asked > 5.5 {
 			t.Errorf("shared %v: %.2f postponements", shared, asked)
 		}
 	}
 }
 
 // A backlog of random costs and estimates within two random windows takes about as long as with exact estimates. If its
-// estimates occupy the short window for longer while operations run, it takes that time.
+// estimates occupy the short window for longer while operations run, it takes that time. If no cost is known at first, it takes
+// about a third longer.
 func TestRandomEstimates(t *testing.T) {
-	for seed := range uint64(60) {
+	const loads = 60
+	sum := 0.0
+	for seed := range uint64(loads) {
 		rnd := rand.New(rand.NewPCG(seed, 77))
 		pick := func(of ...time.Duration) time.Duration { return of[rnd.IntN(len(of))] }
 		n, estimate, least := 300+rnd.IntN(2000), 100*(1+rnd.IntN(10)), 1+rnd.IntN(50)
@@ -169,9 +172,13 @@ func TestRandomEstimates(t *testing.T) {
 		known, unknown := play(costs, 200), play(costs, 0)
 		t.Logf("%d of %d to %d instead of %d within %d each %v and %d each %v, shared %v: %.2f of the bound, %.2f if no cost was known",
 			n, least, most, estimate, short.Size, short.RefreshInterval, long.Size, long.RefreshInterval, shared, known/bound, unknown/bound)
-		if known > 2.5*bound || unknown > 10*bound {
+		if known > 2.5*bound || unknown > 6*bound {
 			t.Errorf("seed %d: %.2f and %.2f of the bound", seed, known/bound, unknown/bound)
 		}
+		sum += unknown / bound
+	}
+	if mean := sum / loads; mean > 1.4 {
+		t.Errorf("if no cost was known, the loads take %.2f of the bound on average, want at most 1.4", mean)
 	}
 }
 

@@ -6899,11 +6899,10 @@ end
                     end
                     wait = unmeasured2
                   end
-                  if a_Delay > 1800000 and (a_Delay - a_Delay % 64) / 64 > wait then
-                    local max2 = wait
-                    local x2 = (a_Delay - a_Delay % 4096) / 4096
-                    if x2 > max2 then max2 = x2 end
-                    a_Delay = max2
+                  if a_Delay > 60000 and (a_Delay - a_Delay % 4) / 4 > wait then
+                    local min2 = (a_Delay - a_Delay % 4) / 4
+                    if 20000 < min2 then min2 = 20000 end
+                    a_Delay = wait > min2 and wait or min2
                     break
                   end
                 end
