@@ -184,13 +184,8 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, now int64) int64 {
 // told the operations when to come: a line through its intervals would end days later for all.
 func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
 	w, here := &l.Windows[l.Shortest], x.fits && x.Limits.grain(slot) <= x.State.Calendars[0].Head
-	for i := range l.Windows {
-		if o := &l.Windows[i]; o.Interval > w.Interval && o.interval(slot) > o.interval(now) {
-			return false
-		}
-	}
 	keeps := v.back && (here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
-	return !keeps && !x.token && !op.Urgent && slot != op.Ticket.Slot
+	return !keeps && !x.token && !op.Urgent && slot != op.Ticket.Slot && !l.refreshes(now, slot)
 }
 
 // view is the state of an entity as an operation finds it.
@@ -245,7 +240,8 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	// A ticket loses its slot when it is denied for the second time, or is much too late. One that only a shared limit has delayed
 	// has none yet. The ticket of an operation that runs again has no cost.
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
-	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || (t.Again > 0 || s.passed(now)) && t.Slot <= now || now-t.Slot > l.grace())
+	late := now-t.Slot > l.grace() && !l.refreshes(v.at, s.Slot) // else capacity of this long interval would be left
+	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || (t.Again > 0 || s.passed(now)) && t.Slot <= now || late)
 	if v.fresh {
 		l.newSlot(s, op, &v, now)
 	}
@@ -269,6 +265,17 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 		v.bound = BoundClosed
 	}
 	return v
+}
+
+// refreshes reports whether a window that is longer than the shortest is refreshed between two times.
+func (l *Limits) refreshes(from, to int64) bool {
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if w.Interval > l.Windows[l.Shortest].Interval && w.interval(to) > w.interval(from) {
+			return true
+		}
+	}
+	return false
 }
 
 // newSlot sets the next slot to promise, which is the earliest start of an operation without one. A newcomer starts before it

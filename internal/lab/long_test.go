@@ -97,6 +97,25 @@ func TestBurstInALongWindow(t *testing.T) {
 	}
 }
 
+// After an outage, messages are too late for their slots, and a window of a second denies most of them. They use what is left of the
+// day: others have the slots of tomorrow.
+func TestTooLateInALongWindow(t *testing.T) {
+	for _, c := range []struct{ second, day, messages, from, to int }{{10, 1000, 1500, 20, 80}, {1, 50, 75, 1, 61}, {50, 1000, 1400, 5, 15}} {
+		from, to := time.Duration(c.from)*time.Second, time.Duration(c.to)*time.Second
+		report := mustRun(t, Scenario{
+			Name: "outage", Arrivals: Burst(c.messages, 0), Operation: Fixed(50 * time.Millisecond), Outage: Outage{From: from, To: to},
+			Options: drip.Options{
+				Size: c.second, RefreshRate: c.second, Concurrency: plenty, Windows: []drip.Window{{Size: c.day, RefreshInterval: 24 * time.Hour}},
+			},
+		}, 1, Admit)
+		got, best := report.Results[0], report.Results[1]
+		t.Logf("%+v: %v, at best %v, and %.1f postponements", c, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+		if got.OverLimit > 0 || got.Done != got.Messages || got.Makespan > best.Makespan+to || got.Redeliveries.Mean > 2 {
+			t.Errorf("%+v: %d of %d messages ran in %v with %.1f postponements; want at most %v and 2", c, got.Done, got.Messages, got.Makespan, got.Redeliveries.Mean, best.Makespan+to)
+		}
+	}
+}
+
 // So it is within a shared limit. Its slots are in grains of a second, so short bursts take longer.
 func TestWrongSharedWaitForToken(t *testing.T) {
 	for _, tokens := range []int{1, 5, 20} {

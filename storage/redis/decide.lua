@@ -5993,14 +5993,42 @@ end
                   is2 = max3 > 0
                 end
                 local unbooked = is2
-                local is6 = not v_back
-                if not is6 then
-                  local is5 = v_at > t and v_refund == 0
-                  if is5 then
-                    local is4 = unbooked
-                    if not is4 then
-                      local is3 = op_Ticket_Again > 0
-                      if not is3 then
+                local is3 = t - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                if is3 then
+                  local refreshes = false
+                  do
+                    local done
+                    for i2 = 0, l_Windows_n - 1 do
+                      local w = l_Windows[i2]
+                      local is3 = w.Interval > l_Windows[l_Shortest].Interval
+                      if is3 then
+                        local t2 = s_Slot - w.Offset
+                        local by2 = w.Interval
+                        local t3 = v_at - w.Offset
+                        local by3 = w.Interval
+                        is3 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                      end
+                      if is3 then
+                        refreshes = true
+                        done = true
+                        break
+                      end
+                    end
+                    if not done then
+                      refreshes = false
+                    end
+                  end
+                  is3 = not refreshes
+                end
+                local late = is3
+                local is7 = not v_back
+                if not is7 then
+                  local is6 = v_at > t and v_refund == 0
+                  if is6 then
+                    local is5 = unbooked
+                    if not is5 then
+                      local is4 = op_Ticket_Again > 0
+                      if not is4 then
                         local passed = false
                         do
                           local done
@@ -6016,15 +6044,15 @@ end
                             passed = false
                           end
                         end
-                        is3 = passed
+                        is4 = passed
                       end
-                      is4 = is3 and op_Ticket_Slot <= t
+                      is5 = is4 and op_Ticket_Slot <= t
                     end
-                    is5 = is4 or t - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                    is6 = is5 or late
                   end
-                  is6 = is5
+                  is7 = is6
                 end
-                v_fresh = is6
+                v_fresh = is7
                 if v_fresh then
                   do
                     v_slot = s_Slot > s_Closed and s_Slot or s_Closed
@@ -6154,8 +6182,8 @@ end
                       if x3 > v_slot then v_slot = x3 end
                     end
                     if v_slot > v_at then
-                      local is7 = v_at == t
-                      if is7 then
+                      local is8 = v_at == t
+                      if is8 then
                         local spare = false
                         do
                           local done
@@ -6164,23 +6192,23 @@ end
                             local w = l_Windows[i2]
                             local i3 = w.Unit
                             local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                            local is8 = cost == 0
-                            if not is8 then
+                            local is9 = cost == 0
+                            if not is9 then
                               local t2 = s_Slot - w.Offset
                               local by2 = w.Interval
                               local t3 = t - w.Offset
                               local by3 = w.Interval
-                              local is7 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              if is7 then
+                              local is8 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                              if is8 then
                                 local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
                                 local max4 = 1 < cost and 1 or cost
                                 local x4 = cost - (x3 - x3 % 4096) / 4096
                                 if x4 > max4 then max4 = x4 end
-                                is7 = line2.Promised >= max4
+                                is8 = line2.Promised >= max4
                               end
-                              is8 = is7
+                              is9 = is8
                             end
-                            local beside = is8
+                            local beside = is9
                             if not beside and l_Mixed == 1 then
                               local gain = 0
                               do
@@ -6229,9 +6257,9 @@ end
                             spare = true
                           end
                         end
-                        is7 = spare
+                        is8 = spare
                       end
-                      v_spare = is7
+                      v_spare = is8
                       if not v_spare then
                         v_at, v_bound, v_refund = v_slot, 3, 0
                       end
@@ -6629,49 +6657,55 @@ end
                           is4 = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
                         end
                         local here = is4
-                        local done
-                        for i3 = 0, l_Windows_n - 1 do
-                          do
-                            local o = l_Windows[i3]
-                            local is5 = o.Interval > w.Interval
-                            if is5 then
-                              local t2 = slot - o.Offset
-                              local by2 = o.Interval
-                              local t3 = t - o.Offset
-                              local by3 = o.Interval
-                              is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                            end
-                            if is5 then
-                              lined = false
-                              done = true
-                              break
-                            end
-                          end
-                        end
-                        if not done then
-                          local is8 = v_back
-                          if is8 then
-                            local is7 = here
-                            if not is7 then
-                              local is6 = v_bound <= 2
-                              if is6 then
-                                local is5 = x2.fits
-                                if not is5 then
-                                  local t2 = slot - w.Offset
-                                  local by2 = w.Interval
-                                  local t3 = t - w.Offset
-                                  local by3 = w.Interval
-                                  is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                                end
-                                is6 = is5
+                        local is8 = v_back
+                        if is8 then
+                          local is7 = here
+                          if not is7 then
+                            local is6 = v_bound <= 2
+                            if is6 then
+                              local is5 = x2.fits
+                              if not is5 then
+                                local t2 = slot - w.Offset
+                                local by2 = w.Interval
+                                local t3 = t - w.Offset
+                                local by3 = w.Interval
+                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
-                              is7 = is6
+                              is6 = is5
                             end
-                            is8 = is7
+                            is7 = is6
                           end
-                          local keeps = is8
-                          lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                          is8 = is7
                         end
+                        local keeps = is8
+                        local is9 = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        if is9 then
+                          local refreshes = false
+                          do
+                            local done
+                            for i3 = 0, l_Windows_n - 1 do
+                              local w2 = l_Windows[i3]
+                              local is9 = w2.Interval > l_Windows[l_Shortest].Interval
+                              if is9 then
+                                local t4 = slot - w2.Offset
+                                local by4 = w2.Interval
+                                local t5 = t - w2.Offset
+                                local by5 = w2.Interval
+                                is9 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                              end
+                              if is9 then
+                                refreshes = true
+                                done = true
+                                break
+                              end
+                            end
+                            if not done then
+                              refreshes = false
+                            end
+                          end
+                          is9 = not refreshes
+                        end
+                        lined = is9
                       end
                       is4 = lined
                     end
@@ -7288,49 +7322,55 @@ end
                           is4 = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
                         end
                         local here = is4
-                        local done
-                        for i4 = 0, l_Windows_n - 1 do
-                          do
-                            local o = l_Windows[i4]
-                            local is5 = o.Interval > w.Interval
-                            if is5 then
-                              local t2 = slot - o.Offset
-                              local by2 = o.Interval
-                              local t3 = t - o.Offset
-                              local by3 = o.Interval
-                              is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                            end
-                            if is5 then
-                              lined = false
-                              done = true
-                              break
-                            end
-                          end
-                        end
-                        if not done then
-                          local is8 = v_back
-                          if is8 then
-                            local is7 = here
-                            if not is7 then
-                              local is6 = v_bound <= 2
-                              if is6 then
-                                local is5 = x2.fits
-                                if not is5 then
-                                  local t2 = slot - w.Offset
-                                  local by2 = w.Interval
-                                  local t3 = t - w.Offset
-                                  local by3 = w.Interval
-                                  is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                                end
-                                is6 = is5
+                        local is8 = v_back
+                        if is8 then
+                          local is7 = here
+                          if not is7 then
+                            local is6 = v_bound <= 2
+                            if is6 then
+                              local is5 = x2.fits
+                              if not is5 then
+                                local t2 = slot - w.Offset
+                                local by2 = w.Interval
+                                local t3 = t - w.Offset
+                                local by3 = w.Interval
+                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
-                              is7 = is6
+                              is6 = is5
                             end
-                            is8 = is7
+                            is7 = is6
                           end
-                          local keeps = is8
-                          lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                          is8 = is7
                         end
+                        local keeps = is8
+                        local is9 = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        if is9 then
+                          local refreshes = false
+                          do
+                            local done
+                            for i4 = 0, l_Windows_n - 1 do
+                              local w2 = l_Windows[i4]
+                              local is9 = w2.Interval > l_Windows[l_Shortest].Interval
+                              if is9 then
+                                local t4 = slot - w2.Offset
+                                local by4 = w2.Interval
+                                local t5 = t - w2.Offset
+                                local by5 = w2.Interval
+                                is9 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                              end
+                              if is9 then
+                                refreshes = true
+                                done = true
+                                break
+                              end
+                            end
+                            if not done then
+                              refreshes = false
+                            end
+                          end
+                          is9 = not refreshes
+                        end
+                        lined = is9
                       end
                       is4 = lined
                     end
