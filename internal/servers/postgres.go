@@ -25,9 +25,6 @@ func StartPostgres(ctx context.Context) (*Postgres, error) {
 }
 
 func startPostgres(ctx context.Context) (_ *Postgres, err error) {
-	if err := supported(); err != nil {
-		return nil, err
-	}
 	initdb, err := program("postgresql", "/usr/lib/postgresql/*/bin/initdb", "/usr/pgsql-*/bin/initdb", "initdb")
 	if err != nil {
 		return nil, err

@@ -457,8 +457,11 @@ next:
 	return append(append(env, "LC_ALL=C.UTF-8"), more...)
 }
 
-// program returns the first of the candidates that exists: a pattern if it holds a slash, else a name for PATH.
+// program returns the first of a server's candidates that exists: a pattern if it holds a slash, else a name for PATH.
 func program(install string, candidates ...string) (string, error) {
+	if err := supported(); err != nil {
+		return "", err
+	}
 	for _, c := range candidates {
 		if !strings.Contains(c, "/") {
 			if path, err := exec.LookPath(c); err == nil {

@@ -46,9 +46,6 @@ func StartSQS(ctx context.Context) (*SQS, error) {
 }
 
 func startSQS(ctx context.Context) (*SQS, error) {
-	if err := supported(); err != nil {
-		return nil, err
-	}
 	node, err := program("nodejs npm", "node")
 	if err != nil {
 		return nil, err
