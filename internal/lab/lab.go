@@ -7,6 +7,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -203,15 +204,9 @@ func (s *Scenario) setDefaults() error {
 	if s.Late == nil {
 		s.Late = Fixed(0)
 	}
-	if s.Hold == 0 {
-		s.Hold = 5 * time.Second
-	}
-	if s.Seats == 0 {
-		s.Seats = 2048
-	}
-	if s.Redelivery == 0 {
-		s.Redelivery = 10 * time.Second
-	}
+	s.Hold = cmp.Or(s.Hold, 5*time.Second)
+	s.Seats = cmp.Or(s.Seats, 2048)
+	s.Redelivery = cmp.Or(s.Redelivery, 10*time.Second)
 	if s.Context == nil {
 		s.Context = context.Background()
 	}

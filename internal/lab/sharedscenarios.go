@@ -257,7 +257,7 @@ func RandomShared(seed uint64) SharedScenario {
 				}
 			}
 			newcomers := int(late * float64(n))
-			m = slices.Concat(backlog(r, how, begun, 0, counts[:n-newcomers]...))
+			m = backlog(r, how, begun, 0, counts[:n-newcomers]...)
 			if newcomers > 0 {
 				m = append(m, backlog(r, how, 10*time.Second, n-newcomers, counts[n-newcomers:]...)...)
 			}
