@@ -86,9 +86,7 @@ func TestStartingAt(t *testing.T) {
 func TestLongIntervalsOfShared(t *testing.T) {
 	for _, interval := range []string{"1m", "24h"} {
 		every, err := time.ParseDuration(interval)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		r := played(t, `{"shared": {"app": {"size": 5, "rate": 5, "interval": "`+interval+`"}}, "entities": 2, "arrivals": [{"kind": "burst", "count": 24}]}`)
 		if a, best := r.Results[0], r.Results[1]; best.Makespan != 9*every || best.Used != 0.96 || a.Makespan < best.Makespan {
 			t.Errorf("%s: %+v, at best %+v", interval, a, best)
@@ -100,9 +98,7 @@ func TestLongIntervalsOfShared(t *testing.T) {
 func TestTraceOnTheCalendar(t *testing.T) {
 	dir := t.TempDir()
 	lines := strings.Repeat("2026-06-28T21:30:00Z\n", 20)
-	if err := os.WriteFile(filepath.Join(dir, "trace.csv"), []byte(lines), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(filepath.Join(dir, "trace.csv"), []byte(lines), 0o666))
 	parse := func(begins string) (Scenario, error) {
 		return Parse(filepath.Join(dir, "s.json"), []byte(`{`+begins+`"limits": {"size": 10, "align": "daily Europe/Berlin"}, "arrivals": [{"kind": "trace", "file": "trace.csv"}]}`))
 	}
@@ -124,28 +120,21 @@ func TestTraceOnTheCalendar(t *testing.T) {
 
 // Gemini's day is one of a calendar: the preset keeps it across the change of the clocks.
 func TestPresetOfACalendar(t *testing.T) {
-	s, err := Parse("s.json", []byte(`{"begins": "2026-03-07T21:00:00-08:00", "costs": {"input tokens": 100}, "travel": "50ms", "operation": "100ms",
+	s := parsed(t, `{"begins": "2026-03-07T21:00:00-08:00", "costs": {"input tokens": 100}, "travel": "50ms", "operation": "100ms",
 		"limits": {"windows": [{"size": 9, "interval": "1s", "unit": "input tokens"}]},
-		"arrivals": [{"kind": "burst", "count": 570, "at": "10s"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+		"arrivals": [{"kind": "burst", "count": 570, "at": "10s"}]}`)
 	p := provider.Gemini(100, 100_000, 200)
-	if s.Options, err = p.Options(50 * time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	var err error
+	s.Options, err = p.Options(50 * time.Millisecond)
+	ok(t, err)
 	counters, err := countersOf(p.Rules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if counters[2].Kind != "calendar" {
 		t.Fatalf("the rules are %v", p.Rules)
 	}
 	s.load.Providers = func() []lab.Provider { return made(counters) }
 	r, err := s.Run(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	// 190 on each day, and the second one has 23 hours.
 	a, best := r.Results[0], r.Results[3]
 	if last := 26 * time.Hour; a.OverLimit != 0 || a.Done != 570 || a.Makespan > best.Makespan+time.Hour+time.Minute || best.Makespan < last || best.Makespan > last+10*time.Minute {

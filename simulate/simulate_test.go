@@ -37,16 +37,9 @@ func TestUnits(t *testing.T) {
 		"input":  {`"input tokens": {"from": 500, "to": 3000, "off": 400}, "output tokens": 20`, "input tokens"},
 		"output": {`"input tokens": 300, "output tokens": {"from": 200, "to": 1000, "off": 200}`, "output tokens"},
 	} {
-		s, err := Parse("s.json", []byte(`{"preset": "Anthropic, tier 1", "costs": {`+c.costs+`}, "travel": "50ms", "entities": 2,
+		r := played(t, `{"preset": "Anthropic, tier 1", "costs": {`+c.costs+`}, "travel": "50ms", "entities": 2,
 			"operation": {"kind": "exponential", "mean": "5s", "at_most": "1m"},
-			"arrivals": [{"kind": "burst", "count": 40, "at": "10s"}, {"kind": "poisson", "per_second": 0.2, "from": "0s", "to": "10m"}]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := s.Run(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+			"arrivals": [{"kind": "burst", "count": 40, "at": "10s"}, {"kind": "poisson", "per_second": 0.2, "from": "0s", "to": "10m"}]}`)
 		admit, classic, best := r.Results[0], r.Results[1], r.Results[3]
 		if admit.OverLimit != 0 || admit.Done != admit.Messages || admit.Makespan > best.Makespan*13/10 || !strings.Contains(r.Binding, c.binding) {
 			t.Errorf("%s: the binding limit is %s; admit %+v; optimum %+v", name, r.Binding, admit, best)
@@ -88,10 +81,7 @@ func TestRunRefuses(t *testing.T) {
 	if _, err := (Scenario{}).Run(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "Read or Parse") {
 		t.Errorf("a Scenario that was not read: %v", err)
 	}
-	s, err := Parse("many.json", []byte(`{"limits": {"size": 1, "rate": 1}, "arrivals": [{"kind": "burst", "count": 100000}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := parsed(t, `{"limits": {"size": 1, "rate": 1}, "arrivals": [{"kind": "burst", "count": 100000}]}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Run(ctx, 1); !errors.Is(err, context.Canceled) {
@@ -106,17 +96,19 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
+// parsed reads a scenario.
+func parsed(t *testing.T, text string) Scenario {
+	t.Helper()
+	s, err := Parse("s.json", []byte(text))
+	ok(t, err)
+	return s
+}
+
 // played runs a scenario.
 func played(t *testing.T, text string) Report {
 	t.Helper()
-	s, err := Parse("s.json", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := s.Run(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, err := parsed(t, text).Run(t.Context(), 1)
+	ok(t, err)
 	return r
 }
 
@@ -136,9 +128,7 @@ func TestTraceOfASpreadsheet(t *testing.T) {
 	for name, text := range map[string]string{
 		"plain": "\ufeff1s\n2s\n3s\n", "quoted": "\ufeff\"1s\",\"shop\"\n2s,shop\n3s,shop\n", "header": "\ufeff\"time\"\n1s\n2s\n3s\n", "none": "1s\n2s\n3s\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, "trace.csv"), []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.WriteFile(filepath.Join(dir, "trace.csv"), []byte(text), 0o666))
 		s, err := Parse(filepath.Join(dir, "s.json"), []byte(`{"limits": {"size": 9}, "arrivals": [{"kind": "trace", "file": "trace.csv"}]}`))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -158,29 +148,19 @@ func TestPresets(t *testing.T) {
 		if strings.HasPrefix(p.Name, "Anthropic") {
 			costs = `"costs": {"input tokens": 1000, "output tokens": 100},`
 		}
-		s, err := Parse("s.json", []byte(`{"preset": "`+p.Name+`", `+costs+` "travel": "50ms", "operation": "100ms", "entities": 3,
-			"arrivals": [{"kind": "burst", "count": 40, "at": "10s"}]}`))
-		if err != nil {
-			t.Errorf("%s: %v", p.Name, err)
-			continue
-		}
-		r, err := s.Run(t.Context(), 1)
-		if err != nil {
-			t.Errorf("%s: %v", p.Name, err)
-			continue
-		}
-		if a := r.Results[0]; a.OverLimit != 0 || a.Done != 120 {
-			t.Errorf("%s: %d calls over the limit, %d of 120 done", p.Name, a.OverLimit, a.Done)
-		}
+		t.Run(p.Name, func(t *testing.T) {
+			r := played(t, `{"preset": "`+p.Name+`", `+costs+` "travel": "50ms", "operation": "100ms", "entities": 3,
+				"arrivals": [{"kind": "burst", "count": 40, "at": "10s"}]}`)
+			if a := r.Results[0]; a.OverLimit != 0 || a.Done != 120 {
+				t.Errorf("%d calls over the limit, %d of 120 done", a.OverLimit, a.Done)
+			}
+		})
 	}
 }
 
 // The shared limits of a scenario are those of its Options. What a program changes at run time changes no run.
 func TestSharedLimitsAreLeftOut(t *testing.T) {
-	s, err := Parse("s.json", []byte(`{"shared": {"app": {"size": 1}}, "arrivals": [{"kind": "burst", "count": 5}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := parsed(t, `{"shared": {"app": {"size": 1}}, "arrivals": [{"kind": "burst", "count": 5}]}`)
 	s.Options.SharedLimits = func(context.Context, string) (drip.Limit, error) { return drip.Limit{Size: 9}, nil }
 	r, err := s.Run(t.Context(), 1)
 	if err != nil || r.Results[0].OverLimit != 0 || r.Results[0].WaitMax != 4*time.Second {
@@ -190,16 +170,21 @@ func TestSharedLimitsAreLeftOut(t *testing.T) {
 
 // A call that is over several limits is one call.
 func TestCallsOverTheLimitCountOnce(t *testing.T) {
-	s, err := Parse("s.json", []byte(`{"shared": {"a": {"size": 1}, "b": {"size": 1}},
-		"providers": [{"kind": "fixed-window", "size": 1, "interval": "1s"}], "arrivals": [{"kind": "burst", "count": 5}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := parsed(t, `{"shared": {"a": {"size": 1}, "b": {"size": 1}},
+		"providers": [{"kind": "fixed-window", "size": 1, "interval": "1s"}], "arrivals": [{"kind": "burst", "count": 5}]}`)
 	for _, name := range []string{"a", "b"} { // on trial: drip does not keep them
 		s.Options.Shared[name] = drip.Limit{Size: 1, Shadow: true}
 	}
 	r, err := s.Run(t.Context(), 1)
 	if err != nil || r.Results[0].OverLimit != 4 {
 		t.Errorf("Run = %+v, %v; want 4 of 5 calls over the limit", r.Results, err)
+	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -36,9 +36,7 @@ func TestStorageConforms(t *testing.T) {
 
 func timedStorage(t *testing.T, s storage.Storage, meters *oteltest.Meters) storage.Storage {
 	timed, err := Storage(s, meters, attribute.String("api", "orders"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return timed
 }
 
@@ -108,9 +106,7 @@ func TestSharedLimitsAreOneCall(t *testing.T) {
 	var m oteltest.Meters
 	b := newBucket(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 5}, "orders": {Size: 5}}, Start: time.Unix(0, 0)}, &m)
 	a := buckettest.Runs(t, b, "shop", drip.Request{})
-	if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
 	for operation, want := range map[string]int{"admit": 1, "settle": 1, "get": 0, "set": 0} {
 		if got := m.Count("drip.storage.duration", attribute.String("drip.operation", operation)); got != want {
 			t.Errorf("%d calls of %s, want %d", got, operation, want)
@@ -141,9 +137,7 @@ func TestStorageReads(t *testing.T) {
 		b := buckettest.New(t, drip.Options{Storage: m})
 		buckettest.Admit(t, b, "shop", drip.Request{})
 		want, err := m.Read(t.Context(), "shop")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		for name, s := range map[string]storage.Storage{"Reader": m, "plain": struct{ storage.Storage }{m}} {
 			got, err := timedStorage(t, s, &oteltest.Meters{}).(storage.Reader).Read(t.Context(), "shop")
 			if err != nil || !got.Time.Equal(want.Time) {
@@ -189,9 +183,8 @@ func TestStorageDuration(t *testing.T) {
 	}
 	for kind := decision.GetDelay; kind <= decision.Announce+1; kind++ { // one that there is not, too
 		for range 2 {
-			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, nil, decision.Op{Kind: kind, Now: 1, Cost: decision.Cost{1}, For: 1, Pin: new(decision.PinnedLimit)}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, nil, decision.Op{Kind: kind, Now: 1, Cost: decision.Cost{1}, For: 1, Pin: new(decision.PinnedLimit)})
+			ok(t, err)
 		}
 	}
 	for _, operation := range []string{"get_delay", "return_token", "admit", "settle", "cancel", "renew", "throttle", "pause", "resume", "reset", "pin", "unpin", "announce", "_OTHER"} {
@@ -260,9 +253,8 @@ func TestHistoryIsMeasured(t *testing.T) {
 			synctest.Wait()
 			return meters.Count("drip.storage.duration", with...)
 		}
-		if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.GetDelay(t.Context(), "shop")
+		ok(t, err)
 		gets, sets := counts("get", ""), counts("set", "")
 		f.set(errors.New("down"))
 		time.Sleep(time.Minute)

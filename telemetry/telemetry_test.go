@@ -57,15 +57,11 @@ func TestDecisions(t *testing.T) {
 			admit(entity, 1)
 		}
 		delays += admit(entity, 1).Delay.Seconds() // tokens
-		if err := b.Settle(ctx, entity, a.Lease, 1); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Settle(ctx, entity, a.Lease, 1))
 		now = now.Add(time.Second)
 		delays += admit(entity, 4).Delay.Seconds() // the second window
 		delays += admit(entity, 1).Delay.Seconds() // booked
-		if err := b.Throttled(ctx, entity, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Throttled(ctx, entity, time.Hour))
 		delays += admit(entity, 1).Delay.Seconds() // closed
 		if _, err := b.Admit(ctx, entity, drip.Request{Cost: 6}); !errors.Is(err, drip.ErrCost) {
 			t.Fatal(err)
@@ -119,9 +115,8 @@ func TestDecisionsWithoutSeriesOfTheirOwn(t *testing.T) {
 		buckettest.Admit(t, b, "special", drip.Request{})
 	}
 	for range 10 {
-		if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.GetDelay(t.Context(), "shop")
+		ok(t, err)
 	}
 	for want, attributes := range map[float64][]attribute.KeyValue{
 		1: {keyBound.String("window 3")}, 2: {keyOutcome.String("postponed")}, 10: {keyOutcome.String("run")},
@@ -194,9 +189,7 @@ func leasesAtRandom(t *testing.T, random *rand.Rand) {
 			}
 		case dice < 76:
 			tookBack += inUse(entity)
-			if err := b.Reset(t.Context(), entity); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Reset(t.Context(), entity))
 		default:
 			time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
 		}
@@ -237,9 +230,7 @@ func TestNewHasTheDefaultsOfDrip(t *testing.T) {
 			o := options()
 			measured := newBucket(t, o, &oteltest.Meters{})
 			plain, err := drip.New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			got := buckettest.Inspect(t, measured, "shop")
 			want, err := plain.Inspect(t.Context(), "shop")
 			if err != nil || !reflect.DeepEqual(got, want) {
@@ -360,9 +351,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 func newBucket(t testing.TB, o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValue) *Bucket {
 	t.Helper()
 	b, err := New(o, p, attributes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return b
 }
 
@@ -371,9 +360,7 @@ func admitAndSettle(t testing.TB, b consumer.Admitter) {
 	if err == nil {
 		err = b.Settle(context.Background(), "shop", a.Lease, 1)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 }
 
 // Ratios, not times: what measuring adds to a decision in memory, the fastest there is.
@@ -388,5 +375,13 @@ func BenchmarkAdmitAndSettle(b *testing.B) {
 				admitAndSettle(b, a)
 			}
 		})
+	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

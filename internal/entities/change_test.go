@@ -28,9 +28,7 @@ func changes(change func(context.Context, *Subject) (bool, error)) func(*testing
 	return func(t *testing.T, s storage.Storage, entity string) {
 		t.Helper()
 		e, err := Open(t.Context(), s, entity)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if done, err := change(t.Context(), e); !done || err != nil {
 			t.Fatal(done, err)
 		}
@@ -83,5 +81,13 @@ func TestChangeAll(t *testing.T) {
 	})
 	if changed != 0 || failed != many || err == nil || asked.Load() > 2*mostFailures {
 		t.Errorf("%d changed, %d failed, %v, after %d were tried", changed, failed, err, asked.Load())
+	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

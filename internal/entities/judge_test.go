@@ -14,9 +14,7 @@ import (
 // after a change by hand.
 func TestReportOfACalendar(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	elsewhere := map[string]drip.Alignment{"daily": drip.Daily(nil), "weekly": drip.Monthly(berlin), "monthly": drip.Monthly(nil)}
 	for name, align := range map[string]drip.Alignment{"daily": drip.Daily(berlin), "weekly": drip.Weekly(berlin), "monthly": drip.Monthly(berlin)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -24,19 +22,13 @@ func TestReportOfACalendar(t *testing.T) {
 			o := drip.Options{Size: 20, RefreshRate: 20, Windows: []drip.Window{{Size: 3, Align: align}}, Storage: s, Start: time.UnixMilli(0)}
 			b := buckettest.New(t, o)
 			stored, err := NewJudge(nil, s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			given, err := NewJudge(&o, s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			other := o
 			other.Windows = []drip.Window{{Size: 3, Align: elsewhere[name]}}
 			moved, err := NewJudge(&other, s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			for hour := range 40 * 24 {
 				if hour == 4 || hour == 42 {
 					for range 5 { // two of them wait for the next interval
@@ -45,17 +37,13 @@ func TestReportOfACalendar(t *testing.T) {
 				}
 				if hour == 200 {
 					subject, err := Open(t.Context(), s, "shop")
-					if err != nil {
-						t.Fatal(err)
-					}
+					ok(t, err)
 					if done, err := subject.Reset(t.Context()); !done || err != nil {
 						t.Fatal(done, err)
 					}
 				}
 				e, err := Read(t.Context(), s, "shop")
-				if err != nil {
-					t.Fatal(err)
-				}
+				ok(t, err)
 				want := buckettest.Inspect(t, b, "shop")
 				r, err := stored.Report(t.Context(), e)
 				// A month may have another length than the last one that is stored.

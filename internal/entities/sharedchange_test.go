@@ -27,16 +27,12 @@ func TestChangeOfASharedLimit(t *testing.T) {
 					time.Sleep(time.Minute)
 					for range 8 {
 						a := buckettest.Runs(t, b, "shop", drip.Request{})
-						if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-							t.Fatal(err)
-						}
+						ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
 					}
 					before := buckettest.Inspect(t, b, app)
 					change(t, s, app)
 					e, err := Open(t.Context(), s, app)
-					if err != nil {
-						t.Fatal(err)
-					}
+					ok(t, err)
 					if got := e.Windows[0].Size; len(e.Windows) != len(before.Windows) || got != 8 {
 						t.Errorf("the stored limits are %v, want those of the owner: %v", e.Windows, before.Windows)
 					}

@@ -19,9 +19,7 @@ func TestChangeOfAUnitAlone(t *testing.T) {
 				b := buckettest.New(t, drip.Options{Size: 80, RefreshInterval: 24 * time.Hour, RefreshRate: 80, Unit: "tokens", Storage: s})
 				time.Sleep(time.Minute)
 				a := buckettest.Runs(t, b, "shop", drip.Request{Costs: drip.Costs{"tokens": 80}})
-				if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
 				change(t, s, "shop")
 				letForget(t, s)
 				if a := buckettest.Admit(t, b, "shop", drip.Request{Costs: drip.Costs{"tokens": 80}}); a.Delay == 0 {

@@ -23,9 +23,7 @@ func TestChangeOfAnUnknownEntity(t *testing.T) {
 						o.Size, o.RefreshRate, o.RefreshInterval = 1<<30, 1<<30, time.Millisecond
 					}
 					b, err := drip.New(o)
-					if err != nil {
-						t.Fatal(err)
-					}
+					ok(t, err)
 					time.Sleep(time.Second)
 					byHand[doing](t, s, entity)
 					time.Sleep(2 * time.Second)

@@ -27,17 +27,11 @@ func TestUsed(t *testing.T) {
 			}
 			time.Sleep(15 * time.Second)
 			j, err := NewJudge(&o, s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			e, err := Read(t.Context(), s, "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			r, err := j.Report(t.Context(), e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			used, err := r.Used(t.Context(), s)
 			if err != nil || len(used) != 1 || used[0].Text != want {
 				t.Errorf("%+v, %v; want %q", used, err, want)

@@ -28,13 +28,9 @@ func TestCalendar(t *testing.T) {
 		{"monthly", "2026-12-31T12:00:00Z", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z"},
 	} {
 		var align drip.Alignment
-		if err := align.UnmarshalText([]byte(c.align)); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, align.UnmarshalText([]byte(c.align)))
 		of, err := calendarOf(align)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		n := of.number(date(t, c.at).UnixMilli())
 		for i, want := range []string{c.begins, c.next} {
 			begin := of.beginning(n + int64(i))
@@ -48,9 +44,7 @@ func TestCalendar(t *testing.T) {
 func date(t *testing.T, text string) time.Time {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return at
 }
 
@@ -78,9 +72,7 @@ func TestUnknownAlignments(t *testing.T) {
 	// The file of a time zone that has one change, in 1970.
 	zone, err := time.LoadLocationFromTZData("Nowhere", []byte("TZif"+strings.Repeat("\x00", 31)+"\x01\x00\x00\x00\x02\x00\x00\x00\x04"+
 		"\x00\x00\x00\x00\x01\x00\x00\x0e\x10\x00\x00\x00\x00\x1c\x20\x01\x00ABC\x00"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	nowhere := drip.Daily(zone)
 	for want, o := range map[string]drip.Options{
 		`align "entity" cannot be simulated`: {Align: drip.ByEntity()},

@@ -19,9 +19,7 @@ func TestWriteSVG(t *testing.T) {
 	}, 1)
 	empty := mustRun(t, Scenario{Name: "no message", Arrivals: Burst(0, 0), Operation: Fixed(0)}, 1)
 	var b strings.Builder
-	if err := WriteSVG(&b, busy, empty, Report{}); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, WriteSVG(&b, busy, empty, Report{}))
 	said := map[string]bool{}
 	paths := 0
 	for d := xml.NewDecoder(strings.NewReader(b.String())); ; {
@@ -29,9 +27,7 @@ func TestWriteSVG(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		switch token := token.(type) {
 		case xml.CharData:
 			said[string(token)] = true

@@ -18,9 +18,7 @@ import (
 // has the same figures.
 func TestScenarios(t *testing.T) {
 	page, err := os.ReadFile("../../docs/trying.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			report := mustRun(t, s, 1, Admit)
@@ -165,9 +163,7 @@ func TestDeterministic(t *testing.T) {
 // A share of failures leaves all else as it was.
 func TestMessagesAreTheSameWithFailures(t *testing.T) {
 	s, _ := Named("crashes-1%")
-	if err := s.setDefaults(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.setDefaults())
 	with := s.messages(3)
 	s.Crashes, s.Lost, s.Duplicates = 0, 0, 0
 	without := s.messages(3)
@@ -373,9 +369,7 @@ func TestTable(t *testing.T) {
 		},
 	}
 	var b strings.Builder
-	if err := report.WriteTable(&b); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, report.WriteTable(&b))
 	const want = `name: what it is about
                              admit  optimum
   messages handled      99 of 100*      100
@@ -401,8 +395,14 @@ postponed again and again.
 func mustRun(t *testing.T, s Scenario, seed uint64, policies ...Policy) Report {
 	t.Helper()
 	report, err := Run(s, seed, policies...)
+	ok(t, err)
+	return report
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return report
 }

@@ -336,9 +336,7 @@ func TestSharedOwnBacklogsOfHours(t *testing.T) {
 		if err == nil {
 			err = r.play()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		last := make([]int64, 3)
 		for i := range r.messages {
 			m := &r.messages[i]

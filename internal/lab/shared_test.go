@@ -55,9 +55,7 @@ func mustPlay(t *testing.T, o drip.Options) []time.Duration {
 func mustRunShared(t *testing.T, s SharedScenario, seed uint64) SharedResult {
 	t.Helper()
 	result, err := RunShared(s, seed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return result
 }
 
@@ -268,9 +266,7 @@ func TestRandomShared(t *testing.T) {
 	var means, p99s, unused, makespans, unfair []float64
 	for seed := range uint64(60) {
 		got, err := RunShared(RandomShared(seed), seed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if got.OverLimit > 0 || got.Done < got.Messages {
 			t.Errorf("%s: %d calls over the limit, %d of %d messages ran", got.Scenario.Name, got.OverLimit, got.Done, got.Messages)
 		}
@@ -339,9 +335,7 @@ func TestFluid(t *testing.T) {
 		Entities: []SharedEntity{{}, {Weight: 3}},
 		Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, inTurn, 0, 0, 60, 60) }, Operation: Fixed(0),
 	}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	f := newFluid(r) // the second: 3 at once, and 57 at 3 a second; all: 4 at once, and 116 at 4 a second
 	if got, want := []float64{f.done[1], f.done[0], f.makespan}, []float64{19.1, 29.1, 29.1}; math.Abs(got[0]-want[0]) > 0.2 || math.Abs(got[1]-want[1]) > 0.2 || got[2] != got[1] {
 		t.Errorf("they are through at %v s, want %v", got, want)
@@ -358,9 +352,7 @@ func TestFluidTokens(t *testing.T) {
 		},
 		Operation: Fixed(10 * time.Second),
 	}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	newFluid(r)
 	for i, most := range []int64{0, 0, 10_000, 10_000, 20_000, 20_000, 60_000} {
 		at := r.messages[i].started - r.begin
@@ -435,9 +427,7 @@ func TestLargeSharedCosts(t *testing.T) {
 			if err == nil {
 				err = r.play()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			asks, last := 0, int64(0)
 			for i := range r.messages {
 				if m := &r.messages[i]; m.Watched {
