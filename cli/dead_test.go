@@ -129,10 +129,7 @@ func TestDead(t *testing.T) {
 	if strings.Count(text, "\n") != 5 || !strings.Contains(text, `no\nsuch order`) || !strings.Contains(text, "1m1s") {
 		t.Errorf("the list is\n%s", text)
 	}
-	for _, step := range []struct {
-		args string
-		outcome
-	}{
+	for _, s := range []step{
 		{"requeue URL QUEUE", outcome{2, "", "drip dead: which ones? It is one of --id ID, --reason REASON or --all\n"}},
 		{"requeue URL QUEUE --all --reason failed", outcome{2, "", "drip dead: which ones? It is one of --id ID, --reason REASON or --all\n"}},
 		{"bury URL QUEUE", outcome{2, "", "drip dead: ACTION is \"bury\"; it is list or requeue\n"}},
@@ -143,10 +140,8 @@ func TestDead(t *testing.T) {
 		{"requeue URL QUEUE --all --yes --json", outcome{0, "{\n  \"requeued\": 1\n}\n", ""}},
 		{"requeue URL QUEUE --all --yes", outcome{0, "0 messages put back\n", ""}},
 	} {
-		args := strings.Fields(strings.NewReplacer("URL", url, "QUEUE", queue).Replace(step.args))
-		step.err = strings.ReplaceAll(step.err, "QUEUE", queue)
-		if got := try(t, append([]string{"dead", patient}, args...)...); got != step.outcome {
-			t.Errorf("drip dead %s:\n%+v\nwant\n%+v", step.args, got, step.outcome)
-		}
+		s.args = "dead " + patient + " " + strings.ReplaceAll(s.args, "QUEUE", queue)
+		s.err = strings.ReplaceAll(s.err, "QUEUE", queue)
+		follow(t, url, s)
 	}
 }

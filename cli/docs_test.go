@@ -12,9 +12,7 @@ import (
 // docs/cli.md names every command, flag, exit status and field of JSON.
 func TestDocs(t *testing.T) {
 	text, err := os.ReadFile("../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	var names []string
 	for _, d := range directory() {
 		if d.name != "version" {

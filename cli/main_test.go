@@ -98,6 +98,30 @@ func must(t *testing.T, args ...string) string {
 	return o.out
 }
 
+// prints fails the test unless a command line does its work and prints this.
+func prints(t *testing.T, want string, args ...string) {
+	t.Helper()
+	if got := must(t, args...); !strings.Contains(got, want) {
+		t.Errorf("drip %s:\n%s\nwant %s", strings.Join(args, " "), got, want)
+	}
+}
+
+// step is a command line, in which URL stands for the storage's, and its outcome.
+type step struct {
+	args string
+	outcome
+}
+
+// follow tries one step after the other.
+func follow(t *testing.T, url string, steps ...step) {
+	t.Helper()
+	for _, s := range steps {
+		if got := try(t, strings.Fields(strings.ReplaceAll(s.args, "URL", url))...); got != s.outcome {
+			t.Errorf("drip %s:\n%+v\nwant\n%+v", s.args, got, s.outcome)
+		}
+	}
+}
+
 // write writes a file and returns its name.
 func write(t *testing.T, name, text string) string {
 	t.Helper()

@@ -61,13 +61,9 @@ func (a queuesAnswer) leaves(t *testing.T, ring string, messages int, from, to t
 func TestQueues(t *testing.T) {
 	url := servers.UseRabbitMQ(t).URL()
 	ch, queue := workQueue(t, url)
-	if got := must(t, "queues", patient, url, queue); !strings.Contains(got, "\n0 messages wait in 0 of 0 delay queues\n") {
-		t.Errorf("before anything was postponed:\n%s", got)
-	}
+	prints(t, "\n0 messages wait in 0 of 0 delay queues\n", "queues", patient, url, queue)
 	delays, err := consumer.OpenDelayQueues(t.Context(), consumer.DelayQueuesOptions{URL: url, Queue: queue, QueueType: consumer.Classic})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer delays.Close()
 	ok(t, ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{}))
 	begin := time.Now()
@@ -103,16 +99,12 @@ func TestQueuesOfTwoLayouts(t *testing.T) {
 	begin := time.Now()
 	for _, few := range []bool{false, true} {
 		delays, err := consumer.OpenDelayQueues(t.Context(), consumer.DelayQueuesOptions{URL: url, Queue: queue, QueueType: consumer.Classic, FewQueues: few})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		defer delays.Close()
 		ok(t, delays.Postpone(t.Context(), &amqp.Delivery{Body: []byte("order")}, time.Minute))
 	}
 	end := time.Now()
-	if text := must(t, "queues", patient, url, queue); !strings.Contains(text, "2 messages wait in 2 of 82 delay queues, the first until ") {
-		t.Errorf("of 64 and 18 delay queues:\n%s", text)
-	}
+	prints(t, "2 messages wait in 2 of 82 delay queues, the first until ", "queues", patient, url, queue) // of 64 and 18
 	a := lookAtQueues(t, url, queue)
 	a.leaves(t, "v1.4s", 1, begin.Add(55*time.Second), end.Add(59*time.Second))
 	a.leaves(t, "v1few.24s", 1, begin.Add(35*time.Second), end.Add(59*time.Second))
@@ -135,9 +127,7 @@ func TestQueuesOfAConsumer(t *testing.T) {
 		Entity:  func(d *amqp.Delivery) (string, error) { return string(d.Body), nil },
 		Handler: consumer.HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Run(ctx) }()

@@ -42,14 +42,10 @@ func served(t *testing.T, args ...string) (at string, end func() (log string)) {
 
 func body(t *testing.T, r *http.Response, err error) string {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return string(text)
 }
 
@@ -95,9 +91,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("the log has no %q: %s", want, log)
 		}
 	}
-	if got := must(t, "inspect", patient, address, "shop-1"); !strings.Contains(got, "\nclosed      until ") {
-		t.Errorf("it is not closed:\n%s", got)
-	}
+	prints(t, "\nclosed      until ", "inspect", patient, address, "shop-1")
 }
 
 // The password of a URL is neither on the page nor in the log, whatever fails.

@@ -30,9 +30,7 @@ func TestSimulate(t *testing.T) {
 		t.Error("another seed makes no difference")
 	}
 	f, err := os.Open(picture)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer f.Close()
 	d := xml.NewDecoder(f)
 	for first := true; ; first = false {
@@ -40,9 +38,7 @@ func TestSimulate(t *testing.T) {
 		if errors.Is(err, io.EOF) && !first {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if e, ok := token.(xml.StartElement); first && (!ok || e.Name.Local != "svg") {
 			t.Errorf("the picture begins with %v", token)
 		}
@@ -246,8 +242,6 @@ func TestScenarioErrors(t *testing.T) {
 
 func absolute(t *testing.T, name string) string {
 	name, err := filepath.Abs(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return name
 }

@@ -87,9 +87,7 @@ func TestTopInAPipe(t *testing.T) {
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	ok(t, cmd.Start())
 	out, err := io.ReadAll(pipe)
 	if err := cmd.Wait(); err != nil {

@@ -37,9 +37,8 @@ nothing waits
 			admit(t, b, fmt.Sprint("shop-", i), n)
 		}
 		for range 2 {
-			if _, err := b.GetDelay(t.Context(), "a shop of GetDelay whose name is very long indeed"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := b.GetDelay(t.Context(), "a shop of GetDelay whose name is very long indeed")
+			ok(t, err)
 		}
 		must(t, "pause", url, "shop-3", "90m")
 		time.Sleep(time.Second)
@@ -166,9 +165,7 @@ func TestTopShowsWhatThereWasTimeFor(t *testing.T) {
 		if got := must(t, "top", url); !strings.Contains(got, "\nThere are more, for which there was no time: see --timeout.\n") || !strings.Contains(got, "\nshop ") {
 			t.Errorf("it prints\n%s", got)
 		}
-		if got := must(t, "top", url, "--json"); !strings.Contains(got, `"complete": false`) {
-			t.Errorf("it prints\n%s", got)
-		}
+		prints(t, `"complete": false`, "top", url, "--json")
 	})
 	synctest.Test(t, func(t *testing.T) {
 		if o := try(t, "top", share(t, slow{})); o.status != statusNoAnswer {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
@@ -30,9 +29,8 @@ func TestInspectUsed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := b.GetDelay(t.Context(), "shop-2"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := b.GetDelay(t.Context(), "shop-2")
+			ok(t, err)
 			time.Sleep(time.Minute)
 		}
 		time.Sleep(2 * time.Minute)
@@ -48,15 +46,9 @@ func TestInspectUsed(t *testing.T) {
 			if !strings.Contains(text, want) {
 				t.Errorf("inspect %s:\n%s\nwant\n%s", args, text, want)
 			}
-			for line := range strings.Lines(text) {
-				if utf8.RuneCountInString(line) > 81 {
-					t.Errorf("a line is too long: %s", line)
-				}
-			}
+			narrow(t, text)
 		}
-		if text := must(t, "inspect", url, drip.SharedID("app")); !strings.Contains(text, "used        8 calls in the last hour, 6.7 % of the limit\n") {
-			t.Errorf("the shared limit:\n%s", text)
-		}
+		prints(t, "used        8 calls in the last hour, 6.7 % of the limit\n", "inspect", url, drip.SharedID("app"))
 		var got struct {
 			Used []struct {
 				Unit    string
@@ -73,9 +65,7 @@ func TestInspectUsed(t *testing.T) {
 		record := fmt.Sprintf(`{"v":1,"from":%d,"used":{"":[1,%d]}}`, time.Now().Unix()/60-1, math.MaxInt64)
 		state := storage.State{Data: []byte(record), Now: time.Now().UnixMilli(), Until: time.Now().Add(time.Hour).UnixMilli()}
 		ok(t, s.Set(t.Context(), "history:garbage", state, storage.NoRevision))
-		if text := must(t, "inspect", url, "garbage"); !strings.Contains(text, "..▁█\n") {
-			t.Errorf("garbage:\n%s", text)
-		}
+		prints(t, "..▁█\n", "inspect", url, "garbage")
 		if text := must(t, "inspect", url, "nobody"); strings.Contains(text, "used") {
 			t.Errorf("nobody:\n%s", text)
 		}
