@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/browser"
@@ -20,7 +19,7 @@ import (
 	"github.com/drip-go/drip/queues/rabbitmq"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
-	"github.com/drip-go/drip/storage/redis"
+	_ "github.com/drip-go/drip/storage/redis"
 )
 
 func startBrowser(t *testing.T) *browser.Browser {
@@ -47,9 +46,7 @@ func openTab(t *testing.T, b *browser.Browser, width int) tab {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	opened, err := b.Open(ctx, width, 900, width < 600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return tab{opened, t, ctx}
 }
 
@@ -71,37 +68,21 @@ func (b tab) says(selector string, wants ...string) {
 
 var realStorages = map[string]func(*testing.T) storage.Storage{
 	"redis": func(t *testing.T) storage.Storage {
-		o, err := goredis.ParseURL(servers.UseRedis(t).URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		client := goredis.NewClient(o)
-		t.Cleanup(func() { client.Close() })
-		s, err := redis.New(client, redis.Options{Prefix: fmt.Sprint(time.Now().UnixNano(), ":")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
+		return openStorage(t, fmt.Sprintf("%s?prefix=%d:", servers.UseRedis(t).URL(), time.Now().UnixNano()))
 	},
 	"postgres": func(t *testing.T) storage.Storage {
-		u, err := url.Parse(servers.UsePostgres(t).URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := u.Query()
-		q.Set("schema", fmt.Sprint("page ", time.Now().UnixNano()))
-		q.Set("timeout", "1m")
-		u.RawQuery = q.Encode()
-		s, err := storage.Open(t.Context(), u.String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.(*postgres.Storage).CreateSchema(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.(*postgres.Storage).Close() })
+		s := openStorage(t, fmt.Sprintf("%s&timeout=1m&schema=page%%20%d", servers.UsePostgres(t).URL(), time.Now().UnixNano()))
+		ok(t, s.(*postgres.Storage).CreateSchema(t.Context()))
 		return s
 	},
+}
+
+func openStorage(t *testing.T, url string) storage.Storage {
+	t.Helper()
+	s, err := storage.Open(t.Context(), url)
+	ok(t, err)
+	t.Cleanup(func() { s.(io.Closer).Close() })
+	return s
 }
 
 // A browser shows the same as Inspect, and each action does its work: with two browsers at once, with the keyboard, and
@@ -245,34 +226,16 @@ func testBrowser(t *testing.T, b *browser.Browser, s storage.Storage) {
 func deadLetters(t *testing.T) (*rabbitmq.Broker, *amqp.Channel, string) {
 	t.Helper()
 	address := servers.UseRabbitMQ(t).URL()
-	conn, err := amqp.Dial(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	queue := fmt.Sprint("orders-", time.Now().UnixNano())
-	for _, name := range []string{queue, queue + ".drip.dead"} {
-		if _, err := ch.QueueDeclare(name, true, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
+	ch, queue := servers.Channel(t, address), fmt.Sprint("orders-", time.Now().UnixNano())
+	servers.Declare(t, ch, "classic", queue, queue+".drip.dead")
 	for i, reason := range []string{"failed", "too old", "failed"} {
-		err := ch.PublishWithContext(t.Context(), "", queue+".drip.dead", true, false, amqp.Publishing{
+		servers.Publish(t, ch, queue+".drip.dead", amqp.Publishing{
 			MessageId: fmt.Sprint("order-", i), Headers: amqp.Table{"x-drip-reason": reason, "x-drip-error": "no such order"}, Body: []byte(`{"order": 1}`),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	messages(t, ch, queue+".drip.dead", 3)
 	b, err := rabbitmq.New(address, queue)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b, ch, queue
 }
@@ -281,9 +244,7 @@ func messages(t *testing.T, ch *amqp.Channel, queue string, want int) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if q.Messages == want {
 			return
 		}
@@ -297,33 +258,19 @@ func messages(t *testing.T, ch *amqp.Channel, queue string, want int) {
 func TestServerComesBack(t *testing.T) {
 	b := startBrowser(t)
 	own := servers.OwnRedis(t)
-	o, err := goredis.ParseURL(own.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.MaxRetries = -1
-	client := goredis.NewClient(o)
-	defer client.Close()
-	s, err := redis.New(client, redis.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := openStorage(t, own.URL()+"?max_retries=-1")
 	admit(t, s, "shop", 1)
 	server := httptest.NewServer(newSite(t, Options{Storage: s}))
 	defer server.Close()
 	tab := openTab(t, b, 1200)
 	tab.must(tab.Go(tab.ctx, server.URL))
 	tab.says("tbody", "shop")
-	if err := own.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, own.Kill())
 	tab.says("#status", "No answer.")
 	tab.says("tbody", "shop")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := own.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, own.Start(ctx))
 	admit(t, s, "other", 1)
 	tab.must(tab.Wait(tab.ctx, `document.getElementById("status").innerText === ""`))
 	tab.says("tbody", "other")

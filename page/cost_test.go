@@ -25,21 +25,15 @@ import (
 func BenchmarkManyEntities(b *testing.B) {
 	const many = 100_000
 	options, err := goredis.ParseURL(servers.OwnRedis(b).URL())
-	if err != nil {
-		b.Fatal(err)
-	}
+	ok(b, err)
 	client := goredis.NewClient(options)
 	defer client.Close()
 	s, err := redis.New(client, redis.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	ok(b, err)
 	o := limits(s)
 	store(b, o, many)
 	for b.Loop() {
-		if err := client.ConfigResetStat(b.Context()).Err(); err != nil {
-			b.Fatal(err)
-		}
+		ok(b, client.ConfigResetStat(b.Context()).Err())
 		h := newSite(b, Options{Storage: s, Limits: &o})
 		begin, cpu := time.Now(), processor(b, client)
 		var first, slowest, complete time.Duration
@@ -160,9 +154,7 @@ func store(t testing.TB, o drip.Options, n int) {
 		}()
 	}
 	for range together {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		ok(t, <-done)
 	}
 }
 
@@ -170,9 +162,7 @@ func store(t testing.TB, o drip.Options, n int) {
 func commands(t testing.TB, client *goredis.Client) (busy time.Duration) {
 	t.Helper()
 	stats, err := client.Info(t.Context(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for line := range strings.Lines(stats) {
 		_, rest, ok := strings.Cut(line, ",usec=")
 		usec, _, _ := strings.Cut(rest, ",")
@@ -187,9 +177,7 @@ func commands(t testing.TB, client *goredis.Client) (busy time.Duration) {
 func processor(t testing.TB, client *goredis.Client) (d time.Duration) {
 	t.Helper()
 	info, err := client.Info(t.Context(), "cpu").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for line := range strings.Lines(info) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		if s, err := strconv.ParseFloat(value, 64); err == nil && (name == "used_cpu_user" || name == "used_cpu_sys") {

@@ -228,9 +228,7 @@ func TestActions(t *testing.T) {
 		{"do=unpin&prefix=us-", 303, "[]", "1 entity of 1 changed"},
 	} {
 		form, err := url.ParseQuery(step.form)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		status, text := h.post(t, form)
 		if status != step.status || fmt.Sprint(closed()) != step.closed {
 			t.Errorf("%s: %d, closed are %v; want %d, %s\n%s", step.form, status, closed(), step.status, step.closed, text)
@@ -242,11 +240,11 @@ func TestActions(t *testing.T) {
 			t.Errorf("%s: it does not say %q:\n%s", step.form, step.says, text)
 		}
 	}
-	if st, err := b.Inspect(t.Context(), "eu-2"); err != nil || st.Pin == nil || st.Pin.Size != 1 || len(st.Windows) != 2 {
-		t.Errorf("%+v, %v, want a pin", st, err)
+	if st := buckettest.Inspect(t, b, "eu-2"); st.Pin == nil || st.Pin.Size != 1 || len(st.Windows) != 2 {
+		t.Errorf("%+v, want a pin", st)
 	}
-	if st, err := b.Inspect(t.Context(), "eu-1"); err != nil || st.InUse != 0 || st.Windows[0].Capacity != 7 {
-		t.Errorf("after reset %d are in use and %d left, %v; want 0 and 7", st.InUse, st.Windows[0].Capacity, err)
+	if st := buckettest.Inspect(t, b, "eu-1"); st.InUse != 0 || st.Windows[0].Capacity != 7 {
+		t.Errorf("after reset %d are in use and %d left; want 0 and 7", st.InUse, st.Windows[0].Capacity)
 	}
 	var line struct {
 		Msg, Who string
@@ -527,14 +525,14 @@ func TestSharedLimits(t *testing.T) {
 		if status, at := h.post(t, url.Values{"do": {"pause"}, "entity": {drip.SharedID("app")}, "for": {"1h"}}); status != 303 {
 			t.Error(status, at)
 		}
-		if st, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || st.ClosedUntil.IsZero() {
-			t.Errorf("the shared limit is not closed: %+v, %v", st, err)
+		if st := buckettest.Inspect(t, b, drip.SharedID("app")); st.ClosedUntil.IsZero() {
+			t.Errorf("the shared limit is not closed: %+v", st)
 		}
 		if status, at := h.post(t, url.Values{"do": {"pin"}, "entity": {drip.SharedID("app")}, "limit": {"2/1s"}}); status != 303 {
 			t.Error(status, at)
 		}
-		if st, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || st.Pin == nil || len(st.Windows) != 2 {
-			t.Errorf("the shared limit is not pinned: %+v, %v", st, err)
+		if st := buckettest.Inspect(t, b, drip.SharedID("app")); st.Pin == nil || len(st.Windows) != 2 {
+			t.Errorf("the shared limit is not pinned: %+v", st)
 		}
 		_, text = h.get(t, "sure?do=reset&all=yes")
 		has(t, text, "That is 5 entities of 5.")
@@ -544,9 +542,7 @@ func TestSharedLimits(t *testing.T) {
 // All text is legible: each pair of colours has the contrast of WCAG's level AA, 4.5 to 1.
 func TestContrast(t *testing.T) {
 	css, err := assets.ReadFile("assets/style.css")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	themes := regexp.MustCompile(`(?s):root \{.*?--warn-soft.*?\}`).FindAllString(string(css), -1)
 	if len(themes) != 2 {
 		t.Fatalf("%d themes, want a light and a dark one", len(themes))
@@ -562,9 +558,7 @@ func TestContrast(t *testing.T) {
 				hex = string([]byte{hex[0], hex[0], hex[1], hex[1], hex[2], hex[2]})
 			}
 			n, err := strconv.ParseUint(hex, 16, 32)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			part := func(c uint64) float64 {
 				v := float64(c&255) / 255
 				if v <= 0.04045 {
@@ -760,5 +754,13 @@ func TestOrders(t *testing.T) {
 		if order(&a, &b) >= 0 || order(&b, &a) <= 0 || order(&a, &a) != 0 {
 			t.Errorf("%s does not end with the name", by)
 		}
+	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -26,9 +26,7 @@ func TestUsed(t *testing.T) {
 				if d, err := b.GetDelay(t.Context(), "shop"); d != 0 || err != nil {
 					t.Fatal(d, err)
 				}
-				if err := b.ReturnToken(t.Context(), "shop"); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, b.ReturnToken(t.Context(), "shop"))
 			}
 			time.Sleep(time.Minute)
 		}
@@ -76,18 +74,14 @@ func playHour(t *testing.T, s storage.Storage, entity string) *drip.Bucket {
 		buckets[i], err = drip.New(drip.Options{
 			Size: 1000, RefreshRate: 1000, Storage: s, History: true, Clock: clock.now, Shared: map[string]drip.Limit{"app": {Size: 1000}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 	}
 	want := 0
 	for m := 50; m >= 0; m-- { // so far from an hour that no minute leaves it during the test
 		clock.minutes.Store(int64(m))
 		for i := range 1 + m*7%11 {
 			a := buckettest.Runs(t, buckets[i%2], entity, drip.Request{Cost: 3})
-			if err := buckets[1-i%2].Settle(t.Context(), entity, a.Lease, i); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, buckets[1-i%2].Settle(t.Context(), entity, a.Lease, i))
 			want += i
 		}
 	}
@@ -113,9 +107,7 @@ func playHour(t *testing.T, s storage.Storage, entity string) *drip.Bucket {
 func used(t *testing.T, b *drip.Bucket, entity string) map[string]int {
 	t.Helper()
 	u, err := b.Used(t.Context(), entity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	minutes := map[string]int{}
 	for i, n := range u.Units[""] {
 		if n > 0 {
@@ -132,14 +124,12 @@ func TestBrowserUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
 			b := playHour(t, s, "shop")
-			if err := s.(storage.Lister).List(t.Context(), func(e storage.Entry) error {
+			ok(t, s.(storage.Lister).List(t.Context(), func(e storage.Entry) error {
 				if e.Key != "shop" && e.Key != drip.SharedID("app") {
 					t.Errorf("List tells %q", e.Key)
 				}
 				return nil
-			}); err != nil {
-				t.Error(err)
-			}
+			}))
 			server := httptest.NewServer(newSite(t, Options{Storage: s}))
 			defer server.Close()
 			for _, width := range []int{1200, 360} {
