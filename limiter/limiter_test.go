@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -105,7 +106,7 @@ func TestDo(t *testing.T) {
 							})
 						}
 						wg.Wait()
-						r.all = until(r.all, lasts)
+						r.all = slices.DeleteFunc(r.all, func(c charge) bool { return c.at >= lasts })
 						second, total := r.most(time.Second)
 						burst := limit * l.Duration().Seconds()
 						t.Logf("at most %.0f units in a second, %.1f on average", second, total/lasts.Seconds())
@@ -120,15 +121,6 @@ func TestDo(t *testing.T) {
 			}
 		}
 	}
-}
-
-func until(all []charge, end time.Duration) []charge {
-	for i, c := range all {
-		if c.at >= end {
-			return all[:i]
-		}
-	}
-	return all
 }
 
 // TestTwoCalls is what TestDo is about: the limiter gives the answers of the SDKs.
@@ -446,7 +438,7 @@ func TestGiveBack(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -606,13 +598,10 @@ func TestInvalid(t *testing.T) {
 
 func BenchmarkTryConsume(b *testing.B) {
 	l, err := limiter.New(limiter.Options{Limit: 1e12})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := l.TryConsume(b.Context(), 1); err != nil {
-			b.Fatal(err)
-		}
+		_, err := l.TryConsume(b.Context(), 1)
+		must(b, err)
 	}
 }

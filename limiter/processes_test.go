@@ -52,12 +52,8 @@ func TestProcesses(t *testing.T) {
 func postgresURL(t *testing.T) string {
 	url := fmt.Sprintf("%s&schema=limiter_%x", servers.UsePostgres(t).URL(), rand.Uint64())
 	s, err := storage.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.(*postgres.Storage).CreateSchema(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.(*postgres.Storage).CreateSchema(t.Context()))
 	must(t, s.(*postgres.Storage).Close())
 	return url
 }

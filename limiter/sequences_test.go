@@ -35,13 +35,9 @@ type step struct {
 // TestSequences has the sequences on which the public SDKs agree.
 func TestSequences(t *testing.T) {
 	data, err := os.ReadFile("testdata/limiter.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var sequences []sequence
-	if err := json.Unmarshal(data, &sequences); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(data, &sequences))
 	if len(sequences) != 27 {
 		t.Errorf("%d sequences", len(sequences))
 	}
@@ -158,9 +154,7 @@ func play(t *testing.T, s sequence, o limiter.Options) {
 	o.Duration = seconds(s.Duration)
 	l := newLimiter(t, o)
 	if s.Duration == 0 {
-		if err := l.SetDuration(0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.SetDuration(0))
 	}
 	start := time.Now()
 	for i, p := range s.Steps {
@@ -239,9 +233,7 @@ func do(t *testing.T, l *limiter.Limiter, p step) string {
 func newLimiter(t *testing.T, o limiter.Options) *limiter.Limiter {
 	t.Helper()
 	l, err := limiter.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
