@@ -128,8 +128,8 @@ func TestOutcomes(t *testing.T) {
 			if (out.Delay > 0) != (out.Kind != Done && out.Kind != Failed && out.Kind != GivenUp) {
 				t.Errorf("a delay of %v goes with %q", out.Delay, out.Kind)
 			}
-			if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.InUse != 0 {
-				t.Errorf("%d tokens are out (%v)", status.InUse, err)
+			if n := buckettest.Inspect(t, bucket, "shop").InUse; n != 0 {
+				t.Errorf("%d tokens are out", n)
 			}
 			if ran != (c.run != nil) {
 				t.Errorf("ran: %v", ran)
@@ -183,8 +183,8 @@ func TestGivenUpMessagesLeaveTheirSlots(t *testing.T) {
 	if out.Kind != GivenUp || !errors.Is(out.Err, ErrTooOften) {
 		t.Errorf("Do = %+v", out)
 	}
-	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {
-		t.Errorf("%d slots are booked (%v)", status.Booked, err)
+	if n := buckettest.Inspect(t, bucket, "shop").Booked; n != 0 {
+		t.Errorf("%d slots are booked", n)
 	}
 }
 
@@ -298,11 +298,7 @@ func TestNote(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 24 * time.Hour})
 	var ticket drip.Ticket
 	for range 3 {
-		a, err := bucket.Admit(t.Context(), "shop", drip.Request{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ticket = a.Ticket
+		ticket = buckettest.Admit(t, bucket, "shop", drip.Request{}).Ticket
 	}
 	for _, n := range []Note{
 		{First: now}, {First: now.Add(-time.Hour), Due: now.Add(time.Minute + time.Microsecond), Attempts: 3, Postponements: 7},
@@ -331,28 +327,23 @@ func TestNote(t *testing.T) {
 }
 
 func TestNewNamesTheWrongField(t *testing.T) {
-	for want, o := range map[string]Options[string]{
-		"worker: Options.Limiter is missing":                             {},
-		"worker: Options.Entity is missing":                              {Limiter: limiterOf(nil)},
-		"worker: Options.Attempts is -1; it must not be below 0":         {Limiter: limiterOf(nil), Attempts: -1},
-		"worker: Options.RetryDelay is -1ns; it must not be below 0":     {Limiter: limiterOf(nil), RetryDelay: -1},
-		"worker: Options.MaxAge is -1ns; it must not be below 0":         {Limiter: limiterOf(nil), MaxAge: -1},
-		"worker: Options.MaxPostponements is -1; it must not be below 0": {Limiter: limiterOf(nil), MaxPostponements: -1},
-	} {
-		if o.Limiter != nil {
-			o.Entity = func(string) (string, error) { return "", nil }
-			if strings.Contains(want, "Entity") {
-				o.Entity = nil
-			}
-		}
-		if _, err := New(o); err == nil || err.Error() != want {
-			t.Errorf("New = %v, want %s", err, want)
-		}
-	}
 	type other struct{ *drip.Bucket } // such as the Bucket of package telemetry
-	for _, l := range []Limiter{(*drip.Bucket)(nil), (*other)(nil)} {
-		if _, err := New(Options[string]{Limiter: l}); err == nil || err.Error() != "worker: Options.Limiter is missing" {
-			t.Errorf("New with a nil %T = %v", l, err)
+	l, entity := limiterOf(nil), func(string) (string, error) { return "", nil }
+	for _, c := range []struct {
+		o    Options[string]
+		want string
+	}{
+		{Options[string]{Entity: entity}, "Limiter is missing"},
+		{Options[string]{Entity: entity, Limiter: (*drip.Bucket)(nil)}, "Limiter is missing"},
+		{Options[string]{Entity: entity, Limiter: (*other)(nil)}, "Limiter is missing"},
+		{Options[string]{Limiter: l}, "Entity is missing"},
+		{Options[string]{Entity: entity, Limiter: l, Attempts: -1}, "Attempts is -1; it must not be below 0"},
+		{Options[string]{Entity: entity, Limiter: l, RetryDelay: -1}, "RetryDelay is -1ns; it must not be below 0"},
+		{Options[string]{Entity: entity, Limiter: l, MaxAge: -1}, "MaxAge is -1ns; it must not be below 0"},
+		{Options[string]{Entity: entity, Limiter: l, MaxPostponements: -1}, "MaxPostponements is -1; it must not be below 0"},
+	} {
+		if _, err := New(c.o); err == nil || err.Error() != "worker: Options."+c.want {
+			t.Errorf("New = %v, want %s", err, c.want)
 		}
 	}
 }
@@ -392,25 +383,6 @@ type silent struct{ *drip.Bucket }
 func (silent) Renew(ctx context.Context, _ string, l drip.Lease) (drip.Lease, error) {
 	<-ctx.Done()
 	return l, ctx.Err()
-}
-
-// The operation is told that its lease is lost when the lease ends, also by a limiter that keeps it waiting for an answer.
-func TestLeaseOfASilentLimiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1, Lease: 3 * time.Second, MaxLease: time.Hour})
-		w := newWorker(t, Options[string]{Limiter: silent{bucket}})
-		began := time.Now()
-		out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Hour):
-			}
-			return context.Cause(ctx)
-		})
-		if lasted := time.Since(began); !errors.Is(out.Err, ErrLeaseLost) || lasted != 3*time.Second {
-			t.Errorf("after %v Do = %+v, want ErrLeaseLost after 3s", lasted, out)
-		}
-	})
 }
 
 // A permanent failure stays one when the lease was lost meanwhile.
@@ -494,9 +466,7 @@ func TestSetCost(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
 	w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request { return drip.Request{Cost: 5} }})
 	w.Do(t.Context(), "shop", "", func(ctx context.Context) error { OperationOf(ctx).SetCost(2); return nil })
-	if a, err := bucket.Admit(t.Context(), "shop", drip.Request{Cost: 8}); err != nil || a.Delay != 0 {
-		t.Errorf("of 10 units 2 were spent, and Admit of 8 = %+v, %v", a, err)
-	}
+	buckettest.Runs(t, bucket, "shop", drip.Request{Cost: 8}) // of 10 units 2 were spent
 }
 
 // With a cost that the limiter does not take the token comes back at once all the same.
@@ -525,10 +495,10 @@ func TestPlainLimiter(t *testing.T) {
 	})
 }
 
-// stubborn fails to return a token some times.
-type stubborn struct{ failures, returned int }
+// stubborn is a limiter without tickets that fails to return a token some times.
+type stubborn struct{ failures, taken, returned int }
 
-func (l *stubborn) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
+func (l *stubborn) GetDelay(context.Context, string) (time.Duration, error) { l.taken++; return 0, nil }
 func (l *stubborn) ReturnToken(context.Context, string) error {
 	if l.failures--; l.failures >= 0 {
 		return errors.New("connection refused")
@@ -741,7 +711,8 @@ func (f *flaky) Renew(ctx context.Context, entity string, l drip.Lease) (drip.Le
 	return f.Bucket.Renew(ctx, entity, l)
 }
 
-// The clock of the storage may be another one than the process's: the length of a lease counts, not the time at which it ends.
+// The operation is told that its lease is lost when the lease ends, also by a limiter that keeps it waiting for an answer. The
+// clock of the storage may be another one than the process's: the length of a lease counts, not the time at which it ends.
 func TestLeaseByAnotherClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -751,15 +722,12 @@ func TestLeaseByAnotherClock(t *testing.T) {
 			})
 			w := newWorker(t, Options[string]{Limiter: silent{bucket}})
 			began := time.Now()
-			w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Minute):
-				}
-				return nil
+			out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
+				sleep(ctx, time.Minute)
+				return context.Cause(ctx)
 			})
-			if lasted := time.Since(began); lasted != 3*time.Second {
-				t.Errorf("a clock ahead by %v: a lease of 3s that is not renewed was lost after %v", ahead, lasted)
+			if lasted := time.Since(began); lasted != 3*time.Second || !errors.Is(out.Err, ErrLeaseLost) {
+				t.Errorf("a clock ahead by %v: after %v Do = %+v, want ErrLeaseLost after 3s", ahead, lasted, out)
 			}
 
 			w = newWorker(t, Options[string]{Limiter: &flaky{Bucket: bucket}})
@@ -774,23 +742,12 @@ func TestLeaseByAnotherClock(t *testing.T) {
 	}
 }
 
-// counted is a limiter without tickets.
-type counted struct{ asked, out int }
-
-func (c *counted) GetDelay(context.Context, string) (time.Duration, error) {
-	c.asked++
-	c.out++
-	return 0, nil
-}
-
-func (c *counted) ReturnToken(context.Context, string) error { c.out--; return nil }
-
 // A refusal takes nothing more of a limiter that can neither close an entity nor book: a second operation would be counted for it.
 func TestRefusalWithAPlainLimiter(t *testing.T) {
-	limiter := &counted{}
+	limiter := &stubborn{}
 	w := newWorker(t, Options[string]{Limiter: limiter})
 	out := w.Do(t.Context(), "shop", "", func(context.Context) error { return Throttled(time.Minute, nil) })
-	if out.Kind != Refused || out.Delay != time.Minute || limiter.asked != 1 || limiter.out != 0 {
-		t.Errorf("Do = %+v; the limiter counts %d operations, want 1, and %d tokens are out", out, limiter.asked, limiter.out)
+	if out.Kind != Refused || out.Delay != time.Minute || limiter.taken != 1 || limiter.returned != 1 {
+		t.Errorf("Do = %+v; %d tokens were taken and %d returned, want 1", out, limiter.taken, limiter.returned)
 	}
 }
