@@ -72,7 +72,7 @@ complete -o default -F _drip drip
 func zsh(w io.Writer, all []listing) {
 	io.WriteString(w, "#compdef drip\n_drip() {\n  local -a choices\n  if ((CURRENT == 2)); then\n    choices=(\n")
 	for _, d := range all {
-		fmt.Fprintf(w, "      '%s:%s'\n", d.name, apostrophes(d.about, `'\''`))
+		fmt.Fprintf(w, "      '%s:%s'\n", d.name, strings.ReplaceAll(d.about, "'", `'\''`))
 	}
 	io.WriteString(w, "    )\n    _describe command choices\n    return\n  fi\n  case $words[2] in\n")
 	for _, d := range all {
@@ -85,7 +85,7 @@ func zsh(w io.Writer, all []listing) {
 
 func fish(w io.Writer, all []listing) {
 	for _, d := range all {
-		fmt.Fprintf(w, "complete -c drip -n __fish_use_subcommand -f -a %s -d '%s'\n", d.name, apostrophes(d.about, `\'`))
+		fmt.Fprintf(w, "complete -c drip -n __fish_use_subcommand -f -a %s -d '%s'\n", d.name, strings.ReplaceAll(d.about, "'", `\'`))
 		given := fmt.Sprintf("-n '__fish_seen_subcommand_from %s'", d.name)
 		for _, word := range d.words() {
 			if flag, ok := strings.CutPrefix(word, "--"); ok {
@@ -96,5 +96,3 @@ func fish(w io.Writer, all []listing) {
 		}
 	}
 }
-
-func apostrophes(text, as string) string { return strings.ReplaceAll(text, "'", as) }

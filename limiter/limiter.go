@@ -67,6 +67,7 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,18 +154,14 @@ type Limiter struct {
 // New returns a Limiter that owes nothing and has saved nothing. Its error, ErrInvalid, names the wrong field and the
 // values that it may have.
 func New(o Options) (*Limiter, error) {
-	if o.Percent == 0 {
-		o.Percent = 100
-	}
+	o.Percent = cmp.Or(o.Percent, 100)
 	if !(o.Percent > 0 && o.Percent <= 100) {
 		return nil, fmt.Errorf("limiter: %w: Options.Percent is %v; it must be above 0 and at most 100, or 0 for the default", ErrInvalid, o.Percent)
 	}
 	if o.Duration < 0 {
 		return nil, fmt.Errorf("limiter: %w: Options.Duration is %v; it must not be negative", ErrInvalid, o.Duration)
 	}
-	if o.Duration == 0 {
-		o.Duration = time.Second
-	}
+	o.Duration = cmp.Or(o.Duration, time.Second)
 	if o.Storage != nil && o.Key == "" {
 		return nil, fmt.Errorf("limiter: %w: Options.Key is empty; it must name the limiter in the Storage", ErrInvalid)
 	}

@@ -22,6 +22,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -95,9 +96,7 @@ func Handler(o Options) (*Page, error) {
 	if err != nil {
 		return nil, fmt.Errorf("page: Options.Limits: %w", err)
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	p := &Page{o: o, judge: judge, site: http.NewCrossOriginProtection(), zone: time.Local}
 	if lister, ok := o.Storage.(storage.Lister); ok {
 		p.index = newIndex(lister, judge)

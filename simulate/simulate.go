@@ -9,6 +9,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,9 +60,7 @@ func Parse(name string, text []byte) (Scenario, error) {
 	if err != nil {
 		return Scenario{}, fmt.Errorf("%s: %w", name, err)
 	}
-	if s.Name == "" {
-		s.Name = filepath.Base(name)
-	}
+	s.Name = cmp.Or(s.Name, filepath.Base(name))
 	return s, nil
 }
 

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -25,10 +26,7 @@ var fauxqsLock []byte
 
 // fauxqsFolder is where scripts/servers puts them: another lock file is another folder.
 func fauxqsFolder() string {
-	releases := os.Getenv("DRIP_RELEASES")
-	if releases == "" {
-		releases = "/var/tmp/drip-releases"
-	}
+	releases := cmp.Or(os.Getenv("DRIP_RELEASES"), "/var/tmp/drip-releases")
 	return filepath.Join(releases, fmt.Sprintf("fauxqs-%x", sha256.Sum256(fauxqsLock)))
 }
 
