@@ -124,11 +124,8 @@ func onlyHosts(h http.Handler, names []string) http.Handler {
 		if name, _, err := net.SplitHostPort(host); err == nil {
 			host = name
 		}
-		known := net.ParseIP(strings.Trim(host, "[]")) != nil
-		for _, name := range names {
-			known = known || strings.EqualFold(host, name)
-		}
-		if !known {
+		is := func(name string) bool { return strings.EqualFold(host, name) }
+		if net.ParseIP(strings.Trim(host, "[]")) == nil && !slices.ContainsFunc(names, is) {
 			http.Error(w, "The page is not served under this name; drip serve --host allows names.", http.StatusMisdirectedRequest)
 			return
 		}
