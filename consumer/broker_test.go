@@ -89,6 +89,19 @@ func (b *broker) publish(queue string, messages ...amqp.Publishing) {
 	servers.Publish(b.t, b.ch, queue, messages...)
 }
 
+// takeAll takes all messages out of a queue.
+func (b *broker) takeAll(queue string) (all []amqp.Delivery) {
+	b.t.Helper()
+	for {
+		d, ok, err := b.ch.Get(queue, true)
+		b.must(err)
+		if !ok {
+			return all
+		}
+		all = append(all, d)
+	}
+}
+
 // look returns the state of a queue, and whether there is one.
 func (b *broker) look(queue string) (q amqp.Queue, exists bool) {
 	b.t.Helper()
@@ -193,16 +206,22 @@ func running(t testing.TB, o Options) (stop func()) {
 func consuming(t testing.TB, c *Consumer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+	ended := begin(ctx, c)
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-ended; err != nil {
 			t.Errorf("Run = %v", err)
 		}
 	})
 	t.Cleanup(stop)
 	return stop
+}
+
+// begin runs a Consumer, and sends what Run returns.
+func begin(ctx context.Context, c *Consumer) (ended <-chan error) {
+	end := make(chan error, 1)
+	go func() { end <- c.Run(ctx) }()
+	return end
 }
 
 // byID is the entity function of tests whose limiter tells messages apart.

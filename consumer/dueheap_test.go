@@ -63,17 +63,23 @@ func TestHeldPriority(t *testing.T) {
 	}
 }
 
+// offline is a Consumer without a broker. Its limiter and its handler are those of o, if there are any.
+func offline(t testing.TB, o Options) *Consumer {
+	t.Helper()
+	o.URL, o.Queue, o.Entity, o.Logger = "amqp://localhost", "orders", byID, quiet
+	if o.Limiter == nil {
+		o.Limiter = &free{}
+	}
+	if o.Handler == nil {
+		o.Handler = &ledger{}
+	}
+	return made(t, o)
+}
+
 // taking is a session without a broker.
 func taking(t *testing.T, o Options) *session {
 	t.Helper()
-	o.URL, o.Queue, o.Entity, o.Logger = "amqp://localhost", "orders", byID, quiet
-	if o.Handler == nil {
-		o.Handler = HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil })
-	}
-	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := offline(t, o)
 	c.delays.publisher.connect = func(context.Context) (*amqp.Connection, error) { return nil, errors.New("no broker") }
 	s := &session{Consumer: c}
 	s.waiting, s.stopWaiting = context.WithCancel(t.Context())
@@ -96,8 +102,7 @@ func takeHolds(t *testing.T, few bool) {
 		const n = 500
 		var mu sync.Mutex
 		asked, due := map[string]time.Time{}, map[string]time.Time{}
-		free := limiterFunc(func() time.Duration { return 0 })
-		s := taking(t, Options{Limiter: free, FewQueues: few, Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+		s := taking(t, Options{FewQueues: few, Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			mu.Lock()
 			defer mu.Unlock()
 			asked[d.MessageId] = time.Now()
@@ -177,7 +182,7 @@ func TestFarNeverRuns(t *testing.T) {
 func TestExpiredByAPolicy(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s := taking(t, Options{Limiter: &free{}})
+			s := taking(t, Options{})
 			var puts atomic.Int64
 			s.delays.publisher.connect = func(context.Context) (*amqp.Connection, error) {
 				puts.Add(1)

@@ -60,6 +60,15 @@ func numbered(from, to int) (messages []amqp.Publishing) {
 	return messages
 }
 
+// ofType are numbered messages of this type, which is their entity for byType.
+func ofType(entity string, from, to int) []amqp.Publishing {
+	messages := numbered(from, to)
+	for i := range messages {
+		messages[i].Type = entity
+	}
+	return messages
+}
+
 // ofShops are numbered messages of so many shops in turn, which byType tells.
 func ofShops(shops, from, to int) []amqp.Publishing {
 	messages := numbered(from, to)
@@ -356,11 +365,10 @@ func TestBrokerFreezesWhileConnecting(t *testing.T) {
 	queue := b.queue()
 	for _, bytes := range []int64{1, 500, 530, 560, 600, 700} { // the handshake ends between 500 and 600
 		_, url := through(t, b.url, bytes)
-		c, err := New(Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
-		b.must(err)
+		c := made(t, Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		began := time.Now()
-		err = c.Run(ctx)
+		err := c.Run(ctx)
 		cancel()
 		if err != nil {
 			t.Errorf("stalled after %d bytes, Run = %v", bytes, err)
@@ -468,7 +476,6 @@ func TestBrokerHangs(t *testing.T) {
 // A Consumer declares deleted queues again. The broker ends the consumers of consumed queues, and returns messages published
 // to the other queues.
 func TestQueuesAreDeleted(t *testing.T) {
-	const basicCancel, basicReturn = 30, 50
 	for name, c := range map[string]struct {
 		deleted func(queue string) []string
 		told    uint16 // the method by which the broker tells of it
@@ -481,13 +488,7 @@ func TestQueuesAreDeleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
 				p, url := through(t, b.url, 0)
-				var told atomic.Int64
-				p.through(func(f frame) bool {
-					if f.fromBroker && f.is(c.told) {
-						told.Add(1)
-					}
-					return true
-				})
+				told := p.counts(func(f frame) bool { return f.fromBroker && f.is(c.told) })
 				var l ledger
 				failing := HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 					if d.MessageId == "bad" {

@@ -19,16 +19,15 @@ import (
 // scripted answers every GetDelay alike and counts the tokens out.
 type scripted struct {
 	delay time.Duration
-	err   error
 	out   int
 	dead  bool // the context of the last ReturnToken had ended
 }
 
 func (l *scripted) GetDelay(context.Context, string) (time.Duration, error) {
-	if l.err == nil && l.delay == 0 {
+	if l.delay == 0 {
 		l.out++
 	}
-	return l.delay, l.err
+	return l.delay, nil
 }
 
 func (l *scripted) ReturnToken(ctx context.Context, _ string) error {
@@ -121,7 +120,7 @@ func TestLimitWaitsForTheLimiter(t *testing.T) {
 // A loop may count on what the broker notes, as long as the message has made no trip of ours.
 func TestLimitLeavesTheBrokersNotes(t *testing.T) {
 	notes := amqp.Table{"x-death": []any{amqp.Table{"count": int64(4)}}, "x-delivery-count": int64(7)}
-	h := Limit(&scripted{}, byID, new(postponed))(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+	h := Limit(&free{}, byID, new(postponed))(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 		if !reflect.DeepEqual(d.Headers, notes) {
 			t.Errorf("the handler sees %v, want %v", d.Headers, notes)
 		}
@@ -141,7 +140,7 @@ func TestLimitWithoutAPostponer(t *testing.T) {
 					t.Errorf("with a nil %T it panics with %v", p, v)
 				}
 			}()
-			Limit(&scripted{}, byID, p)
+			Limit(&free{}, byID, p)
 		}()
 	}
 }
@@ -168,42 +167,36 @@ func TestLimitReturnsTheTokenOfAPanicAndOfACancelledHandler(t *testing.T) {
 
 func TestNewNamesTheWrongField(t *testing.T) {
 	good := Options{
-		URL: "amqp://user:secret@localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID,
-		Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
+		URL: "amqp://user:secret@localhost/", Queue: "orders", Limiter: &free{}, Entity: byID, Handler: &ledger{},
 	}
 	if _, err := New(good); err != nil {
 		t.Fatal(err)
 	}
-	for want, spoil := range map[string]func(*Options){
-		"consumer: Options.Limiter is missing":                                                                                    func(o *Options) { o.Limiter = nil },
-		"consumer: Options.Entity is missing":                                                                                     func(o *Options) { o.Entity = nil },
-		"consumer: Options.Handler is missing":                                                                                    func(o *Options) { o.Handler = nil },
-		"consumer: Options.Prefetch is -1; it must be above 0, or 0 for the default":                                              func(o *Options) { o.Prefetch = -1 },
-		"consumer: Options.Attempts is -1; it must be above 0, or 0 for the default":                                              func(o *Options) { o.Attempts = -1 },
-		"consumer: Options.DrainTime is -1s; it must be above 0, or 0 for the default":                                            func(o *Options) { o.DrainTime = -time.Second },
-		"consumer: Options.Prefetch and Options.Hold may be at most 65535":                                                        func(o *Options) { o.Hold = 65536 },
-		"consumer: Options.Queue is empty":                                                                                        func(o *Options) { o.Queue = "" },
-		"consumer: Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped": func(o *Options) { o.URL = "amqp://user:12/secret@localhost/" },
-		`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`:                                               func(o *Options) { o.QueueType = "stream" },
-		"consumer: Options.TLS is set, and Options.URL is one without TLS; it must begin with amqps://": func(o *Options) {
+	for _, c := range []struct {
+		want  string
+		spoil func(*Options)
+	}{
+		{"consumer: Options.Limiter is missing", func(o *Options) { o.Limiter = nil }},
+		{"consumer: Options.Limiter is missing", func(o *Options) { o.Limiter = (*struct{ *drip.Bucket })(nil) }},
+		{"consumer: Options.Entity is missing", func(o *Options) { o.Entity = nil }},
+		{"consumer: Options.Handler is missing", func(o *Options) { o.Handler = nil }},
+		{"consumer: Options.Handler is missing", func(o *Options) { o.Handler = HandlerFunc(nil) }},
+		{"consumer: Options.Prefetch is -1; it must be above 0, or 0 for the default", func(o *Options) { o.Prefetch = -1 }},
+		{"consumer: Options.Attempts is -1; it must be above 0, or 0 for the default", func(o *Options) { o.Attempts = -1 }},
+		{"consumer: Options.DrainTime is -1s; it must be above 0, or 0 for the default", func(o *Options) { o.DrainTime = -time.Second }},
+		{"consumer: Options.Prefetch and Options.Hold may be at most 65535", func(o *Options) { o.Hold = 65536 }},
+		{"consumer: Options.Queue is empty", func(o *Options) { o.Queue = "" }},
+		{"consumer: Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped", func(o *Options) { o.URL = "amqp://user:12/secret@localhost/" }},
+		{`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`, func(o *Options) { o.QueueType = "stream" }},
+		{"consumer: Options.TLS is set, and Options.URL is one without TLS; it must begin with amqps://", func(o *Options) {
 			o.URL, o.TLS = "amqp://localhost/", &tls.Config{MinVersion: tls.VersionTLS13}
-		},
-		"consumer: Options.URL is missing": func(o *Options) { o.URL = "" },
+		}},
+		{"consumer: Options.URL is missing", func(o *Options) { o.URL = "" }},
 	} {
 		o := good
-		spoil(&o)
-		if _, err := New(o); err == nil || err.Error() != want {
-			t.Errorf("New = %v, want %s", err, want)
-		}
-	}
-	for name, spoil := range map[string]func(*Options){
-		"Limiter": func(o *Options) { o.Limiter = (*struct{ *drip.Bucket })(nil) },
-		"Handler": func(o *Options) { o.Handler = HandlerFunc(nil) },
-	} {
-		o := good
-		spoil(&o)
-		if _, err := New(o); err == nil || err.Error() != "consumer: Options."+name+" is missing" {
-			t.Errorf("New with a nil %s = %v", name, err)
+		c.spoil(&o)
+		if _, err := New(o); err == nil || err.Error() != c.want {
+			t.Errorf("New = %v, want %s", err, c.want)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -75,11 +74,7 @@ func (h *holding) begin(l Limiter, slow HandlerFunc) *Consumer {
 		}),
 	})
 	h.stop = consuming(h.t, c)
-	messages := numbered(0, slowMessages)
-	for i := range messages {
-		messages[i].Type = "slow"
-	}
-	h.b.publish(h.queue, messages...)
+	h.b.publish(h.queue, ofType("slow", 0, slowMessages)...)
 	return c
 }
 
@@ -152,15 +147,13 @@ func (r *reluctant) Admit(ctx context.Context, entity string, q drip.Request) (d
 }
 
 func (h *holding) forToken() {
-	release := make(chan struct{})
-	letGo := sync.OnceFunc(func() { close(release) })
+	release, letGo := context.WithCancel(h.t.Context()) // which ends before the consumer is stopped
 	var running atomic.Int64
 	c := h.begin(reluctantBucket(h.t), func(context.Context, *amqp.Delivery) error {
 		running.Add(1)
-		<-release
+		<-release.Done()
 		return nil
 	})
-	h.t.Cleanup(letGo) // before the consumer is stopped
 	h.heldFull(c)
 	h.othersRun()
 	if running.Load() != 1 {

@@ -165,14 +165,3 @@ func TestShorten(t *testing.T) {
 		t.Errorf("shorten(10 bytes, 10) = %q", got)
 	}
 }
-
-// A publisher's headers x-drip-… stay, also one that a dead letter has: without the note it is no dead letter.
-func TestReasonOfAPublisher(t *testing.T) {
-	theirs := amqp.Table{headerReason: "refund", headerAttempts: int64(3), headerExpiration: "1000", "shop": "a"}
-	for _, back := range []bool{false, true} {
-		m := open(amqp.Delivery{Headers: maps.Clone(theirs), RoutingKey: "orders"}, time.Now(), back)
-		if !reflect.DeepEqual(m.Headers, theirs) || m.Expiration != "" {
-			t.Errorf("back %v: the handler gets %v with the expiration %q, published was %v", back, m.Headers, m.Expiration, theirs)
-		}
-	}
-}

@@ -127,7 +127,9 @@ func storageOutage(t *testing.T, b *broker, queues QueueType, failOpen bool) {
 	var l ledger
 	var log lines
 	var runs atomic.Int64
-	c, err := New(Options{
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := begin(ctx, made(t, Options{
 		URL: b.url, Queue: queue, QueueType: queues, Limiter: limiter, FailOpen: failOpen, Logger: slog.New(&log),
 		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
@@ -136,12 +138,7 @@ func storageOutage(t *testing.T, b *broker, queues QueueType, failOpen bool) {
 			}
 			return l.Handle(ctx, d)
 		}),
-	})
-	b.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
+	}))
 
 	const shops, batch = 5, 50
 	out := 0
@@ -255,14 +252,7 @@ func TestFailingEntityStarvesNobody(t *testing.T) {
 			return nil
 		})
 		const n = 50
-		messages := numbered(0, 2*n)
-		for i := range messages {
-			messages[i].Type = "fine"
-			if i < n {
-				messages[i].Type = "failing"
-			}
-		}
-		b.publish(queue, messages...)
+		b.publish(queue, append(ofType("failing", 0, n), ofType("fine", n, 2*n)...)...)
 		var l ledger
 		running(t, Options{
 			URL: b.url, Queue: queue, QueueType: queues, Prefetch: 10, Hold: 8, Limiter: limiter, Handler: &l, Logger: quiet,

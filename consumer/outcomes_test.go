@@ -134,12 +134,7 @@ func TestOutcomes(t *testing.T) {
 	})
 	stop()
 	letters := map[string]amqp.Delivery{}
-	for {
-		d, ok, err := b.ch.Get(dead, true)
-		b.must(err)
-		if !ok {
-			break
-		}
+	for _, d := range b.takeAll(dead) {
 		letters[d.MessageId] = d
 	}
 	for name, c := range rows {
@@ -340,8 +335,7 @@ func TestGivingUpReturnsTheSlot(t *testing.T) {
 			t.Parallel()
 			b := connect(t, b.url)
 			bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1, WaitForToken: 10 * time.Millisecond, Lease: time.Hour})
-			taken, err := bucket.Admit(t.Context(), "shop", drip.Request{})
-			b.must(err)
+			taken := buckettest.Runs(t, bucket, "shop", drip.Request{})
 			o := Options{URL: b.url, Queue: b.queue(), Entity: oneShop, Logger: quiet, Limiter: bucket, Handler: &ledger{}}
 			set(&o)
 			stop := running(t, o)
@@ -350,10 +344,7 @@ func TestGivingUpReturnsTheSlot(t *testing.T) {
 				t.Errorf("the dead letter says %v", h)
 			}
 			stop()
-			status, err := bucket.Inspect(t.Context(), "shop")
-			if err != nil || status.Booked != 0 || status.InUse != 1 {
-				t.Errorf("%d units are booked and %d tokens out (%v), want the token of the test alone", status.Booked, status.InUse, err)
-			}
+			inUse(t, bucket, 1) // the token of the test
 			b.must(bucket.Settle(t.Context(), "shop", taken.Lease, 1))
 		})
 	}
@@ -404,16 +395,13 @@ func TestHandlerOutlivesItsLease(t *testing.T) {
 		if text := b.letter(queue).Headers[headerError]; text != ErrLeaseLost.Error()+": context canceled" {
 			t.Errorf("the dead letter says %q", text)
 		}
-		if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.InUse != 0 {
-			t.Errorf("%d tokens are out (%v)", status.InUse, err)
-		}
+		inUse(t, bucket, 0)
 	})
 	t.Run("and does not care", func(t *testing.T) {
 		t.Parallel()
-		started, release := make(chan struct{}), make(chan struct{})
-		b, queue, bucket, l := begin(t, 1, func(context.Context) error { close(started); <-release; return nil })
-		letGo := sync.OnceFunc(func() { close(release) })
-		t.Cleanup(letGo)
+		started := make(chan struct{})
+		release, letGo := context.WithCancel(t.Context())
+		b, queue, bucket, l := begin(t, 1, func(context.Context) error { close(started); <-release.Done(); return nil })
 		b.publish(queue, numbered(0, 1)...)
 		<-started
 		b.publish(queue, numbered(1, 2)...)
@@ -471,9 +459,7 @@ func TestShutdown(t *testing.T) {
 				return ctx.Err()
 			}),
 		})
-		for i := range 30 {
-			b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i)})
-		}
+		b.publish(queue, numbered(0, 30)...)
 		for range 10 {
 			<-started
 		}
@@ -494,19 +480,16 @@ func TestShutdown(t *testing.T) {
 		b := connect(t, b.url)
 		queue, started, release := b.queue(), make(chan struct{}), make(chan struct{})
 		defer close(release)
-		c, err := New(Options{
+		ctx, cancel := context.WithCancel(t.Context())
+		done := begin(ctx, made(t, Options{
 			URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, DrainTime: time.Millisecond, Logger: quiet,
 			Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 				close(started)
 				<-release
 				return nil
 			}),
-		})
-		b.must(err)
+		}))
 		b.publish(queue, amqp.Publishing{MessageId: "m"})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- c.Run(ctx) }()
 		<-started
 		cancel()
 		if err := <-done; !errors.Is(err, ErrStillRunning) {
@@ -526,18 +509,15 @@ func TestShutdown(t *testing.T) {
 		}
 		queue, started := b.queue(), make(chan struct{})
 		bucket := buckettest.New(t, drip.Options{Size: 10})
-		c, err := New(Options{
+		ctx, stop := context.WithCancel(t.Context())
+		ended := begin(ctx, made(t, Options{
 			URL: b.url, Queue: queue, Limiter: bucket, Entity: byID, DrainTime: time.Millisecond, Attempts: 1, Logger: quiet,
 			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 				started <- struct{}{}
 				<-ctx.Done()
 				return says[d.MessageId](ctx)
 			}),
-		})
-		b.must(err)
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- c.Run(ctx) }()
+		}))
 		for id := range says {
 			b.publish(queue, amqp.Publishing{MessageId: id, Headers: amqp.Table{"shop": "a"}})
 			<-started

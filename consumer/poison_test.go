@@ -53,9 +53,7 @@ func TestPoison(t *testing.T) {
 		}
 		publish()
 		want := map[string]amqp.Delivery{} // as a consumer gets it that knows nothing of us
-		for range poison {
-			d, _, err := b.ch.Get(queue, true)
-			b.must(err)
+		for _, d := range b.takeAll(queue) {
 			want[d.MessageId] = d
 		}
 		var mu sync.Mutex
@@ -77,9 +75,7 @@ func TestPoison(t *testing.T) {
 		if n := b.ready(queue); n != 0 {
 			t.Errorf("%d copies are left", n)
 		}
-		for range poison {
-			d, _, err := b.ch.Get(dead, true)
-			b.must(err)
+		for _, d := range b.takeAll(dead) {
 			id := d.MessageId
 			if id == "" || d.Headers[headerReason] != reasonFailed {
 				t.Errorf("%s: the dead letter says %v", id, d.Headers)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -27,7 +28,7 @@ type frame struct {
 	payload    []byte
 }
 
-// filter tells whether a frame passes. It is called from many goroutines at once.
+// filter tells whether a frame passes, or counts. It is called from many goroutines at once.
 type filter func(f frame) bool
 
 // is tells whether the frame is that method of the class basic.
@@ -41,8 +42,10 @@ const (
 	basicCancel   = 30
 	basicCancelOK = 31
 	basicPublish  = 40
+	basicReturn   = 50
 	basicDeliver  = 60
 	basicAck      = 80
+	basicNack     = 120
 )
 
 // confirms tells whether the frame is the broker's confirmation of a publishing, acknowledges whether it is the
@@ -96,6 +99,18 @@ func (p *proxy) through(f filter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pass = f
+}
+
+// counts counts such frames, of connections that begin from now on.
+func (p *proxy) counts(such filter) *atomic.Int64 {
+	var n atomic.Int64
+	p.through(func(f frame) bool {
+		if such(f) {
+			n.Add(1)
+		}
+		return true
+	})
+	return &n
 }
 
 func (p *proxy) serve(client net.Conn) {

@@ -76,10 +76,7 @@ func TestRealThing(t *testing.T) {
 	j := job{Kind: "shares", RabbitMQ: b.url, Redis: servers.UseRedis(t).URL(), Queue: b.queue(), Provider: providerURL}
 	processes(t, 2, j, func() {
 		eventually(t, "both are there", func() bool { return b.consumers(j.Queue) == 2 || t.Failed() })
-		all := make([]amqp.Publishing, messages)
-		for i := range all {
-			all[i] = amqp.Publishing{MessageId: fmt.Sprint(i), Type: fmt.Sprint("shop-", i%shops), DeliveryMode: amqp.Persistent}
-		}
+		all := ofShops(shops, 0, messages)
 		rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
 		b.publish(j.Queue, all...)
 		eventuallyIn(t, 2*time.Minute, "all calls", func() bool { calls, _ := a.Calls(); return len(calls) >= messages || t.Failed() })

@@ -24,9 +24,7 @@ func TestWithin(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	bucket := buckettest.New(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 5}}})
-	if err := bucket.Pause(t.Context(), drip.SharedID("search"), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	b.must(bucket.Pause(t.Context(), drip.SharedID("search"), time.Hour))
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType, Handler: &h,
 		Request: func(d *amqp.Delivery) drip.Request {
@@ -46,12 +44,9 @@ func TestWithin(t *testing.T) {
 		t.Errorf("%s was handled", h.ids[0])
 	}
 	// A message that waits for the endpoint has its ticket with it, and runs when the endpoint is open.
-	if err := bucket.Resume(t.Context(), drip.SharedID("search")); err != nil {
-		t.Fatal(err)
-	}
-	status, err := bucket.Inspect(t.Context(), drip.SharedID("app"))
-	if err != nil || status.InUse != 0 {
-		t.Errorf("of the app's limit %d tokens are out (%v)", status.InUse, err)
+	b.must(bucket.Resume(t.Context(), drip.SharedID("search")))
+	if n := buckettest.Inspect(t, bucket, drip.SharedID("app")).InUse; n != 0 {
+		t.Errorf("of the app's limit %d tokens are out", n)
 	}
 	stop()
 	if n := b.waitingIn(queue); n != 1 {
@@ -70,12 +65,8 @@ func TestUrgent(t *testing.T) {
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: oneShop, Handler: &h,
 		Request: func(d *amqp.Delivery) drip.Request { return drip.Request{Urgent: d.Type == "urgent"} },
 	})
-	bulk := make([]amqp.Publishing, backlog)
-	for i := range bulk {
-		bulk[i] = amqp.Publishing{MessageId: fmt.Sprint(i)}
-	}
 	began := time.Now()
-	b.publish(queue, bulk...)
+	b.publish(queue, numbered(0, backlog)...)
 	eventually(t, "the backlog waits", func() bool { return b.count(queue) == 0 && h.count() >= 20 })
 	t.Logf("%d messages were published and postponed in %v", backlog, time.Since(began))
 	var before [urgent]int // how many had run
@@ -147,19 +138,14 @@ func TestDeadline(t *testing.T) {
 		}
 	}
 	// One of a shop that has weeks to wait.
-	for i := range 2 {
-		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint("first", i), Type: "shop"})
-	}
+	b.publish(queue, ofType("shop", 0, 2)...)
 	eventually(t, "the first two are handled", func() bool { return h.count() == 4 })
 	b.publish(queue, amqp.Publishing{MessageId: "late", Type: "shop", Timestamp: soon})
 	if d := b.letter(queue); d.MessageId != "late" || d.Headers[headerReason] != reasonExpired {
 		t.Errorf("the dead letter is %s: %v", d.MessageId, d.Headers)
 	}
 	stop()
-	status, err := bucket.Inspect(t.Context(), "shop")
-	if err != nil || status.Booked != 0 {
-		t.Errorf("slots of messages that have expired are booked: %+v, %v", status, err)
-	}
+	inUse(t, bucket, 0)
 }
 
 // A refusal by the app's limit closes that for every shop, and leaves the shop its burst.

@@ -102,12 +102,7 @@ func TestShutdownUnderLoad(t *testing.T) {
 func (b *broker) drain(queue string, of func(from, id string)) {
 	b.t.Helper()
 	for _, q := range b.lookAll(append(b.delayQueues(queue), queue, queue+".drip.due")...) {
-		for range q.Messages {
-			d, ok, err := b.ch.Get(q.Name, true)
-			b.must(err)
-			if !ok {
-				break
-			}
+		for _, d := range b.takeAll(q.Name) {
 			of(q.Name, d.MessageId)
 		}
 	}
@@ -170,13 +165,7 @@ func TestShutdownDelaysNothing(t *testing.T) {
 	bothTypes(t, func(t *testing.T, b *broker, _ QueueType, queue string) {
 		const n = 600
 		p, url := through(t, b.url, 0)
-		var published atomic.Int64
-		p.through(func(f frame) bool {
-			if !f.fromBroker && f.is(basicPublish) {
-				published.Add(1)
-			}
-			return true
-		})
+		published := p.counts(func(f frame) bool { return !f.fromBroker && f.is(basicPublish) })
 		limiter := each(t, func(int) time.Duration { return rand.N(5 * time.Second) }) // in the first ring
 		var l ledger
 		o := Options{URL: url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet}

@@ -18,13 +18,9 @@ import (
 // cannot runs a Consumer and opens delay queues, each of which is to fail with an error that is want and has the texts.
 func cannot(t *testing.T, o Options, want error, texts ...string) {
 	t.Helper()
-	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	err = c.Run(ctx)
+	err := made(t, o).Run(ctx)
 	delays, errDelays := OpenDelayQueues(ctx, DelayQueuesOptions{URL: o.URL, Queue: o.Queue, QueueType: o.QueueType, FailFast: o.FailFast})
 	if errDelays == nil {
 		delays.Close()
@@ -64,8 +60,7 @@ func TestRunsOnce(t *testing.T) {
 	c := made(t, Options{URL: "amqp://localhost:1/", Queue: "orders", Limiter: &free{}, Entity: byID, Logger: quiet, Handler: &ledger{}})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	first := make(chan error, 1)
-	go func() { first <- c.Run(ctx) }()
+	first := begin(ctx, c)
 	eventually(t, "the first Run has begun", c.begun.Load)
 	if err := c.Run(ctx); err == nil || !strings.Contains(err.Error(), "Run was called before") {
 		t.Errorf("a second Run = %v", err)
@@ -93,12 +88,10 @@ func TestQueueBecomesAStream(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	begun := make(chan bool, 1)
-	c := made(t, Options{
+	ended := begin(t.Context(), made(t, Options{
 		URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: time.Millisecond,
 		Handler: HandlerFunc(func(ctx context.Context, _ *amqp.Delivery) error { begun <- true; <-ctx.Done(); return nil }),
-	})
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(t.Context()) }()
+	}))
 	b.publish(queue, numbered(0, 1)...)
 	<-begun
 	b.becomesStream(queue)
@@ -169,16 +162,11 @@ func TestPermissions(t *testing.T) {
 	// For a user who may not configure the work queue, the first message shows that the queue is a stream.
 	b.becomesStream("orders")
 	o.URL = strings.Replace(server.URL(), "guest:guest", "enough:secret", 1)
-	c, err := New(o)
-	b.must(err)
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(t.Context()) }()
-	eventually(t, "it has begun", func() bool {
-		return b.consumers("orders.drip.due") > 0
-	})
+	ended := begin(t.Context(), made(t, o))
+	eventually(t, "it has begun", func() bool { return b.consumers("orders.drip.due") > 0 })
 	b.endsRun("orders", ended)
 	// A publisher that says so does not make it one.
-	_, err = b.ch.QueueDelete("orders", false, false, false)
+	_, err := b.ch.QueueDelete("orders", false, false, false)
 	b.must(err)
 	b.declare("orders", Quorum)
 	o.URL, o.Limiter = server.URL(), &free{}
@@ -249,9 +237,7 @@ func TestBrokerIsDownAtTheStart(t *testing.T) {
 	o := Options{URL: server.URL(), Queue: "orders", Entity: byID, Handler: &l, Logger: quiet, Limiter: &free{}}
 	fast := o
 	fast.FailFast = true
-	c, err := New(fast)
-	b.must(err)
-	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "connect to RabbitMQ at 127.0.0.1") {
+	if err := made(t, fast).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "connect to RabbitMQ at 127.0.0.1") {
 		t.Errorf("Run = %v with FailFast", err)
 	}
 	running(t, o)

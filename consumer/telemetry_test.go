@@ -187,7 +187,7 @@ func TestMetricsOfAConsumer(t *testing.T) {
 // A stranger's headers end no span, no exporter and no process. At worst their message begins a trace of its own.
 func TestTraceHeadersOfAStranger(t *testing.T) {
 	var tracers oteltest.Tracers
-	c := made(t, Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, TracerProvider: &tracers, MeterProvider: &oteltest.Meters{}})
+	c := offline(t, Options{TracerProvider: &tracers, MeterProvider: &oteltest.Meters{}})
 	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for name, c1 := range map[string]struct {
 		traceparent, tracestate any
@@ -233,7 +233,7 @@ func TestTraceHeadersOfAStranger(t *testing.T) {
 // Publishing errors have few types, and each type has a counter from the beginning.
 func TestMetricsOfPublishing(t *testing.T) {
 	var meters oteltest.Meters
-	c := made(t, Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &meters})
+	c := offline(t, Options{MeterProvider: &meters})
 	before := len(meters.Sets("messaging.client.sent.messages"))
 	m := open(amqp.Delivery{}, time.Now(), false)
 	v := c.telemetry.receive(&m, false)
@@ -260,7 +260,7 @@ func TestMetricsOfPublishing(t *testing.T) {
 // With metrics alone the handler's context is Run's context, and the consumer leaves a span in it alone.
 func TestMetricsLeaveSpansOfOthersAlone(t *testing.T) {
 	var tracers oteltest.Tracers
-	c := made(t, Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &oteltest.Meters{}})
+	c := offline(t, Options{MeterProvider: &oteltest.Meters{}})
 	ctx, span := tracers.Tracer("").Start(t.Context(), "main")
 	m := open(amqp.Delivery{}, time.Now(), false)
 	v := c.telemetry.receive(&m, false)
@@ -280,7 +280,7 @@ func TestMetricsLeaveSpansOfOthersAlone(t *testing.T) {
 
 // Without providers telemetry allocates nothing.
 func TestNoTelemetryAllocatesNothing(t *testing.T) {
-	c := made(t, Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}})
+	c := offline(t, Options{})
 	if c.telemetry != nil {
 		t.Error("there is telemetry without a provider")
 	}
@@ -309,12 +309,7 @@ func BenchmarkTelemetry(b *testing.B) {
 		Options
 	}{{name: "off"}, {"on", Options{MeterProvider: metricnoop.NewMeterProvider()}}} {
 		b.Run(o.name, func(b *testing.B) {
-			o := o.Options
-			o.URL, o.Queue, o.Limiter, o.Entity, o.Handler = "amqp://localhost/", "orders", &scripted{}, byID, &ledger{}
-			c, err := New(o)
-			if err != nil {
-				b.Fatal(err)
-			}
+			c := offline(b, o.Options)
 			m := open(amqp.Delivery{MessageId: "1", RoutingKey: "orders"}, time.Now(), false)
 			b.ReportAllocs()
 			for b.Loop() {

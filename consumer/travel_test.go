@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"maps"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -33,9 +34,7 @@ func TestExpiration(t *testing.T) {
 		t.Errorf("the dead letter is %s: %v", d.MessageId, d.Headers)
 	}
 	stop()
-	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {
-		t.Errorf("%d slots are booked (%v)", status.Booked, err)
-	}
+	inUse(t, bucket, 0)
 	if b.ready(queue) != 0 || h.count() != 1 {
 		t.Errorf("%d messages are left, %d were handled", b.ready(queue), h.count())
 	}
@@ -100,20 +99,26 @@ func TestLimitExpires(t *testing.T) {
 		if err := limit.Handle(t.Context(), &d); !errors.Is(err, ErrExpired) {
 			t.Errorf("Handle = %v of one that is back too late", err)
 		}
-		if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 || h.count() != 1 {
-			t.Errorf("%d slots are booked (%v), %d were handled", status.Booked, err, h.count())
+		inUse(t, bucket, 0)
+		if h.count() != 1 {
+			t.Errorf("%d were handled", h.count())
 		}
 	})
 }
 
 // Headers that a publisher has named like ours are the message's: in the handler, after a postponement, in the dead letter.
+// Without the note also one that a dead letter has makes no dead letter.
 func TestHeadersNamedLikeOurs(t *testing.T) {
-	theirs := amqp.Table{"x-drip-attempts": int64(99), "x-drip-ticket": "theirs", "x-drip-reasons": "many", "X-Drip": "theirs"}
+	kept := amqp.Table{
+		headerReason: "refund", headerAttempts: int64(99), headerExpiration: "1000", "x-drip-ticket": "theirs", "x-drip-reasons": "many",
+	}
+	theirs := amqp.Table{"X-Drip": "theirs"}
+	maps.Copy(theirs, kept)
 	d := amqp.Delivery{Headers: owned(theirs).(amqp.Table), RoutingKey: "orders"}
 	now := time.Now()
 	for _, trusted := range []bool{false, true} {
 		m := open(d, now, trusted)
-		if !reflect.DeepEqual(m.Headers, theirs) || m.Attempts != 0 || !m.Ticket.IsZero() {
+		if !reflect.DeepEqual(m.Headers, theirs) || m.Expiration != "" || m.Attempts != 0 || !m.Ticket.IsZero() {
 			t.Errorf("the message is %+v", m)
 		}
 	}
@@ -125,23 +130,12 @@ func TestHeadersNamedLikeOurs(t *testing.T) {
 		t.Errorf("back from a delay queue it has %v", m.Headers)
 	}
 	p := m.deadLetter(reasonFailed, errors.New("no such luck"))
-	if p.Headers[headerAttempts] != int64(0) || !reflect.DeepEqual(p.Headers[headerKept], theirs2(theirs)) {
+	if p.Headers[headerAttempts] != int64(0) || !reflect.DeepEqual(p.Headers[headerKept], kept) {
 		t.Errorf("the dead letter has %v", p.Headers)
 	}
 	if m := open(amqp.Delivery{Headers: p.Headers}, now, false); !reflect.DeepEqual(m.Headers, theirs) {
 		t.Errorf("tried again it has %v", m.Headers)
 	}
-}
-
-// theirs2 returns the publisher's headers that have names like drip's.
-func theirs2(h amqp.Table) amqp.Table {
-	kept := amqp.Table{}
-	for name, v := range h {
-		if ours(name) {
-			kept[name] = v
-		}
-	}
-	return kept
 }
 
 // A dead letter that is moved to the work queue, or to the due queue, is tried again exactly as it was published. A user who
@@ -219,19 +213,6 @@ func TestPriorityInHand(t *testing.T) {
 	})
 }
 
-// recovering gives no answer until a time.
-type recovering struct {
-	*drip.Bucket
-	at time.Time
-}
-
-func (l recovering) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
-	if time.Now().Before(l.at) {
-		return drip.Admission{}, errors.New("no answer")
-	}
-	return l.Bucket.Admit(ctx, entity, r)
-}
-
 // A message whose own expiration ends while the limiter gives no answer does not run when it answers again.
 func TestExpirationInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +221,10 @@ func TestExpirationInAnOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		limiter := recovering{buckettest.New(t, drip.Options{Size: 10}), began.Add(time.Minute)}
+		var away atomic.Bool
+		away.Store(true)
+		time.AfterFunc(time.Minute, func() { away.Store(false) })
+		limiter := wayward{buckettest.New(t, drip.Options{Size: 10}), &away}
 		var h handled
 		err = Limit(limiter, oneShop, q)(&h).Handle(t.Context(), &amqp.Delivery{Expiration: "5000"})
 		if !errors.Is(err, ErrExpired) || !IsPermanent(err) || h.count() != 0 {

@@ -87,12 +87,7 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 				t.Errorf("of 100 others %d were handled, %d of all twice; %d connections were lost", l.among(0, 100), l.twice(), log.count(lostLine))
 			}
 			buried := 0
-			for {
-				d, ok, err := b.ch.Get(dead, true)
-				b.must(err)
-				if !ok {
-					break
-				}
+			for _, d := range b.takeAll(dead) {
 				buried++
 				if d.Headers[headerReason] != "too large to postpone" || d.Headers[headerError] == nil || d.MessageId != "deep" && string(d.Body) != "body" {
 					t.Errorf("the dead letter of %s says %v", d.MessageId, d.Headers)
@@ -279,9 +274,7 @@ func TestNoMoreQueues(t *testing.T) {
 	o := Options{URL: b.url, Queue: "orders", Entity: byID, Handler: &l, Logger: quiet, Prefetch: 2,
 		Limiter: each(t, func(i int) time.Duration { return time.Duration(i%2) * time.Hour })}
 	limit(20)
-	c, err := New(o)
-	b.must(err)
-	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "raise the limit of queues") {
+	if err := made(t, o).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "raise the limit of queues") {
 		t.Errorf("Run = %v with room for 20 queues", err)
 	}
 	limit(1 + 2 + 64)
@@ -316,17 +309,13 @@ func TestRestartsLeaveNoBookings(t *testing.T) {
 			return c.held.taken == n
 		})
 		stop()
-		if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {
-			t.Errorf("%d slots are booked for %d messages (%v)", status.Booked, n, err)
-		}
+		inUse(t, bucket, 0)
 	}
 	b.must(bucket.Resume(t.Context(), "shop"))
 	_, stop := consume()
 	eventually(t, "all are handled", func() bool { return l.count() == n })
 	stop()
-	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {
-		t.Errorf("%d slots are booked for nobody (%v)", status.Booked, err)
-	}
+	inUse(t, bucket, 0)
 }
 
 // A message that cannot be put off holds no slot.
@@ -342,9 +331,7 @@ func TestLimitCancelsWhatIsNotPostponed(t *testing.T) {
 			t.Fatal("a message was postponed")
 		}
 	}
-	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 || status.InUse != 0 {
-		t.Errorf("%d slots are booked, %d tokens out (%v)", status.Booked, status.InUse, err)
-	}
+	inUse(t, bucket, 0)
 }
 
 // An outage of the storage that outlasts a lease spends no attempt.
@@ -407,8 +394,7 @@ func TestWaitingInHandIsBounded(t *testing.T) {
 	b.declare("orders", Quorum)
 	ctl(t, server, "eval", "application:set_env(rabbit, consumer_timeout, 9000), application:set_env(rabbit, channel_tick_interval, 200).")
 	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
-	taken, err := bucket.Admit(t.Context(), "shop", drip.Request{})
-	b.must(err)
+	taken := buckettest.Runs(t, bucket, "shop", drip.Request{})
 	var log lines
 	var h handled
 	running(t, Options{URL: b.url, Queue: "orders", Limiter: bucket, Entity: oneShop, Handler: &h, Logger: slog.New(&log)})
@@ -426,8 +412,7 @@ func TestWaitingInHandIsBounded(t *testing.T) {
 func TestHangingEntitiesLeavePlaces(t *testing.T) {
 	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
 		bucket := buckettest.New(t, drip.Options{Size: 100, RefreshRate: 100})
-		release := make(chan struct{})
-		letGo := sync.OnceFunc(func() { close(release) })
+		release, letGo := context.WithCancel(t.Context())
 		var l ledger
 		var hanging atomic.Int64
 		running(t, Options{
@@ -436,20 +421,12 @@ func TestHangingEntitiesLeavePlaces(t *testing.T) {
 			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 				if d.Type != "fine" {
 					hanging.Add(1)
-					<-release
+					<-release.Done()
 				}
 				return l.Handle(ctx, d)
 			}),
 		})
-		t.Cleanup(letGo)
-		messages := numbered(0, 600)
-		for i := range messages {
-			messages[i].Type = fmt.Sprint("hangs", i%2)
-			if i >= 500 {
-				messages[i].Type = "fine"
-			}
-		}
-		b.publish(queue, messages...)
+		b.publish(queue, append(ofShops(2, 0, 500), ofType("fine", 500, 600)...)...)
 		eventually(t, "the others are handled", func() bool { return l.among(500, 600) == 100 })
 		if n := hanging.Load(); n < 50 || l.among(0, 500) > 0 {
 			t.Errorf("%d hang, %d of them were handled", n, l.among(0, 500))
@@ -714,15 +691,8 @@ func TestMessageThatNoQueueTakes(t *testing.T) {
 	b.must(err)
 	_, err = b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": 0})
 	b.must(err)
-	const basicNack = 120
 	p, url := through(t, b.url, 0)
-	var refused atomic.Int64
-	p.through(func(f frame) bool {
-		if f.fromBroker && f.is(basicNack) {
-			refused.Add(1)
-		}
-		return true
-	})
+	refused := p.counts(func(f frame) bool { return f.fromBroker && f.is(basicNack) })
 	var l ledger
 	limiter := each(t, func(int) time.Duration { return time.Millisecond }) // too short for a delay queue
 	running(t, Options{URL: url, Queue: queue, QueueType: Classic, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
