@@ -60,6 +60,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -208,9 +209,7 @@ func New(o Options) (*Consumer, error) {
 		if *f.v < 0 {
 			return nil, fmt.Errorf("consumer: Options.%s is %d; it must be above 0, or 0 for the default", f.name, *f.v)
 		}
-		if *f.v == 0 {
-			*f.v = f.initial
-		}
+		*f.v = cmp.Or(*f.v, f.initial)
 	}
 	for _, f := range []struct {
 		name    string
@@ -220,17 +219,12 @@ func New(o Options) (*Consumer, error) {
 		if *f.v < 0 {
 			return nil, fmt.Errorf("consumer: Options.%s is %v; it must be above 0, or 0 for the default", f.name, *f.v)
 		}
-		if *f.v == 0 {
-			*f.v = f.initial
-		}
+		*f.v = cmp.Or(*f.v, f.initial)
 	}
 	if max(o.Prefetch, o.Hold) > maxPrefetch {
 		return nil, fmt.Errorf("consumer: Options.Prefetch and Options.Hold may be at most %d", maxPrefetch)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	o.Logger = o.Logger.With("queue", o.Queue)
+	o.Logger = cmp.Or(o.Logger, slog.Default()).With("queue", o.Queue)
 	w, err := worker.New(worker.Options[*amqp.Delivery]{
 		Limiter: o.Limiter, Entity: o.Entity, Request: o.request(), FailOpen: o.FailOpen, Attempts: o.Attempts, RetryDelay: o.RetryDelay,
 		MaxPostponements: o.MaxPostponements, MaxAge: o.MaxAge, Logger: o.Logger, ID: func(d *amqp.Delivery) string { return d.MessageId },
@@ -376,25 +370,14 @@ const (
 func jitter(d time.Duration) time.Duration { return d + rand.N(min(d/4, math.MaxInt64-d)+1) }
 
 // sleep waits for d and reports whether ctx lived that long.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func sleep(ctx context.Context, d time.Duration) bool { return !within(d, ctx.Done()) }
 
 // within reports whether done is closed before d is over.
 func within(d time.Duration, done <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-done:
 		return true
-	case <-t.C:
+	case <-time.After(d):
 		return false
 	}
 }

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -166,9 +167,7 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 	if o.ConfirmTimeout < 0 {
 		return nil, fmt.Errorf("Options.ConfirmTimeout is %v; it must be above 0, or 0 for the default", o.ConfirmTimeout)
 	}
-	if o.ConfirmTimeout == 0 {
-		o.ConfirmTimeout = 10 * time.Second
-	}
+	o.ConfirmTimeout = cmp.Or(o.ConfirmTimeout, 10*time.Second)
 	connect := func(ctx context.Context) (*amqp.Connection, error) {
 		return dial(ctx, o.URL, amqp.Config{TLSClientConfig: o.TLS}, "publishing for "+o.Queue)
 	}

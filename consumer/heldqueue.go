@@ -50,12 +50,10 @@ func (q *heldQueue) wait(ctx context.Context, s *heldSlot, d time.Duration, toke
 	q.mu.Lock()
 	s.waiting = token
 	q.mu.Unlock()
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-s.turn:
 		return
-	case <-t.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 	q.mu.Lock()

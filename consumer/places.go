@@ -100,15 +100,12 @@ func (p *places) wait(ctx context.Context, who *party, turn <-chan struct{}) err
 		if left <= 0 {
 			return errCrowded
 		}
-		timer := time.NewTimer(min(left, stallAfter)) // the party may take its first place meanwhile
 		select {
 		case <-turn:
-			timer.Stop()
 			return nil
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
-		case <-timer.C:
+		case <-time.After(min(left, stallAfter)): // the party may take its first place meanwhile
 		}
 	}
 }

@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,13 +48,7 @@ func (h TraceHeaders) Get(key string) string {
 func (h TraceHeaders) Set(key, value string) { h[key] = value }
 
 // Keys returns the names of all headers.
-func (h TraceHeaders) Keys() []string {
-	keys := make([]string, 0, len(h))
-	for key := range h {
-		keys = append(keys, key)
-	}
-	return keys
-}
+func (h TraceHeaders) Keys() []string { return slices.Collect(maps.Keys(h)) }
 
 // outcome is the outcome of a delivery. Each delivery has exactly one.
 type outcome string

@@ -82,12 +82,7 @@ func Permanent(cause error) error { return worker.Permanent(cause) }
 // error is ErrEntity, ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. Reject such a
 // message without requeueing it.
 func IsPermanent(err error) bool {
-	for _, e := range []error{ErrEntity, ErrUnpostponable, ErrExpired} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return worker.IsPermanent(err)
+	return errors.Is(err, ErrEntity) || errors.Is(err, ErrUnpostponable) || errors.Is(err, ErrExpired) || worker.IsPermanent(err)
 }
 
 // Throttled returns the error of a handler whose call the provider refused because of its limit. No message of the entity
