@@ -297,7 +297,7 @@ func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
 		v.slot = max(v.slot, s.Slot+l.space(v.pace)/1000)
 	}
 	if v.slot > v.at {
-		v.spare = v.at == now && l.spare(s, op, now)
+		v.spare = v.at == now && (s.LastID == 0 || l.spare(s, op, now)) // GetDelay gives no tickets that could come back
 		if !v.spare {
 			v.at, v.bound, v.refund = v.slot, BoundBooked, 0
 		}

@@ -116,6 +116,21 @@ func TestTooLateInALongWindow(t *testing.T) {
 	}
 }
 
+// Callers of GetDelay have no tickets. A burst of as many as a day allows runs on that day all the same: each of them runs when it is back,
+// and no other one waits for its slot.
+func TestGetDelayInADay(t *testing.T) {
+	for _, messages := range []int{300, 1000, 1500, 3500} {
+		report := mustRun(t, Scenario{
+			Name: "GetDelay", Arrivals: Burst(messages, 0), Operation: Fixed(50 * time.Millisecond), Late: Uniform(0, 20*time.Millisecond), Plain: 1,
+			Options: drip.Options{Size: 2, RefreshRate: 2, Concurrency: plenty, Windows: []drip.Window{{Size: 1000, RefreshInterval: 24 * time.Hour}}},
+		}, 1, Admit)
+		got, best := report.Results[0], report.Results[1]
+		if got.OverLimit > 0 || got.Done != got.Messages || got.Makespan > best.Makespan+time.Second || got.Redeliveries.Mean > 1 {
+			t.Errorf("%d of %d messages ran in %v with %.2f postponements; want at most %v and 1", got.Done, got.Messages, got.Makespan, got.Redeliveries.Mean, best.Makespan+time.Second)
+		}
+	}
+}
+
 // So it is within a shared limit. Its slots are in grains of a second, so short bursts take longer.
 func TestWrongSharedWaitForToken(t *testing.T) {
 	for _, tokens := range []int{1, 5, 20} {

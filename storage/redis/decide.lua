@@ -6182,84 +6182,88 @@ end
                       if x3 > v_slot then v_slot = x3 end
                     end
                     if v_slot > v_at then
-                      local is8 = v_at == t
-                      if is8 then
-                        local spare = false
-                        do
-                          local done
-                          for i2 = 0, l_Windows_n - 1 do
-                            local line2 = s_Lines[i2]
-                            local w = l_Windows[i2]
-                            local i3 = w.Unit
-                            local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                            local is9 = cost == 0
-                            if not is9 then
-                              local t2 = s_Slot - w.Offset
-                              local by2 = w.Interval
-                              local t3 = t - w.Offset
-                              local by3 = w.Interval
-                              local is8 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              if is8 then
-                                local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                                local max4 = 1 < cost and 1 or cost
-                                local x4 = cost - (x3 - x3 % 4096) / 4096
-                                if x4 > max4 then max4 = x4 end
-                                is8 = line2.Promised >= max4
+                      local is9 = v_at == t
+                      if is9 then
+                        local is8 = s_LastID == 0
+                        if not is8 then
+                          local spare = false
+                          do
+                            local done
+                            for i2 = 0, l_Windows_n - 1 do
+                              local line2 = s_Lines[i2]
+                              local w = l_Windows[i2]
+                              local i3 = w.Unit
+                              local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                              local is9 = cost == 0
+                              if not is9 then
+                                local t2 = s_Slot - w.Offset
+                                local by2 = w.Interval
+                                local t3 = t - w.Offset
+                                local by3 = w.Interval
+                                local is8 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                if is8 then
+                                  local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                  local max4 = 1 < cost and 1 or cost
+                                  local x4 = cost - (x3 - x3 % 4096) / 4096
+                                  if x4 > max4 then max4 = x4 end
+                                  is8 = line2.Promised >= max4
+                                end
+                                is9 = is8
                               end
-                              is9 = is8
-                            end
-                            local beside = is9
-                            if not beside and l_Mixed == 1 then
-                              local gain = 0
-                              do
-                                local left = line2.Left
-                                if s_Slot <= t then
-                                  gain = left
-                                else
-                                  local t4 = s_Slot - w.Offset
-                                  local by4 = w.Interval
-                                  local since = 0
-                                  do
-                                    if w.Size > w.Rate then
-                                      local max5 = t
-                                      local x5 = s_Closed - 1
-                                      if x5 > max5 then max5 = x5 end
-                                      since = max5
-                                    else
-                                      since = t
-                                    end
-                                  end
-                                  local t5 = since - w.Offset
-                                  local by5 = w.Interval
-                                  local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                                  if n2 <= 0 then
+                              local beside = is9
+                              if not beside and l_Mixed == 1 then
+                                local gain = 0
+                                do
+                                  local left = line2.Left
+                                  if s_Slot <= t then
                                     gain = left
                                   else
-                                    local x5 = w.Size - left
-                                    local y = w.Rate
-                                    if n2 > (x5 - x5 % y) / y then
-                                      gain = w.Size
+                                    local t4 = s_Slot - w.Offset
+                                    local by4 = w.Interval
+                                    local since = 0
+                                    do
+                                      if w.Size > w.Rate then
+                                        local max5 = t
+                                        local x5 = s_Closed - 1
+                                        if x5 > max5 then max5 = x5 end
+                                        since = max5
+                                      else
+                                        since = t
+                                      end
+                                    end
+                                    local t5 = since - w.Offset
+                                    local by5 = w.Interval
+                                    local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                    if n2 <= 0 then
+                                      gain = left
                                     else
-                                      gain = left + n2 * w.Rate
+                                      local x5 = w.Size - left
+                                      local y = w.Rate
+                                      if n2 > (x5 - x5 % y) / y then
+                                        gain = w.Size
+                                      else
+                                        gain = left + n2 * w.Rate
+                                      end
                                     end
                                   end
                                 end
+                                beside = line2.Left - cost >= gain - line2.Promised
                               end
-                              beside = line2.Left - cost >= gain - line2.Promised
+                              if not beside and line2.Spare - line2.Taken < cost then
+                                spare = false
+                                done = true
+                                break
+                              end
                             end
-                            if not beside and line2.Spare - line2.Taken < cost then
-                              spare = false
-                              done = true
-                              break
+                            if not done then
+                              spare = true
                             end
                           end
-                          if not done then
-                            spare = true
-                          end
+                          is8 = spare
                         end
-                        is8 = spare
+                        is9 = is8
                       end
-                      v_spare = is8
+                      v_spare = is9
                       if not v_spare then
                         v_at, v_bound, v_refund = v_slot, 3, 0
                       end
