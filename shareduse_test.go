@@ -3,6 +3,7 @@ package drip_test
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -46,5 +47,52 @@ func TestSharedUseWithSmallOwnLimits(t *testing.T) {
 				t.Errorf("%.1f%% of the shared limit were used, want %v%%", 100*float64(ran)/allowed, 100*c.least)
 			}
 		})
+	}
+}
+
+// Callers of GetDelay have no tickets. Within a shared limit, too, none of them waits for another one's slot, so each runs about as early
+// as the limit lets it, and asks about once more.
+func TestGetDelayWithinShared(t *testing.T) {
+	const begin = 1_800_000_000_000
+	own := drip.Options{Size: 1, RefreshRate: 1}
+	for _, c := range []struct {
+		app      drip.Limit
+		calls    int
+		last     int64   // when the last one runs at best, in ms
+		mean     float64 // the most postponements of a call
+		inBlocks float64 // the same, shop after shop
+	}{
+		{drip.Limit{Size: 10}, 1000, 99_000, 1.01, 1.45},
+		{drip.Limit{Size: 10, Windows: []drip.Window{{Size: 1000, RefreshInterval: time.Hour}}}, 1500, 3_650_000, 1.05, 1.45},
+		{drip.Limit{Size: 100, RefreshInterval: time.Hour}, 100, 9000, 1, 1},
+		{drip.Limit{Size: 100, RefreshInterval: time.Hour}, 300, 2*3_600_000 + 9000, 1.65, 1.65},
+	} {
+		for _, inBlocks := range []bool{false, true} {
+			late, last, postponed, most := rand.New(rand.NewPCG(1, 1)), int64(0), 0, c.mean
+			load := buckettest.Load{Plain: true, Options: own, End: begin + 86_400_000, Late: func() int64 { return late.Int64N(20) }}
+			load.Options.Shared = map[string]drip.Limit{"app": c.app}
+			if c.app.RefreshInterval == 0 {
+				load.Options.Size, load.Options.RefreshRate = 1000, 1000
+			}
+			load.Runs = func(_ *buckettest.Call, now int64) int64 {
+				last = now - begin
+				return now + 200
+			}
+			for i := range c.calls {
+				shop := i % 10
+				if inBlocks {
+					shop, most = i*10/c.calls, c.inBlocks
+				}
+				load.Calls = append(load.Calls, &buckettest.Call{At: begin + int64(i/100), Entity: fmt.Sprint("shop", shop)})
+			}
+			load.Play(t)
+			for _, call := range load.Calls {
+				postponed += call.Postponements
+			}
+			if mean := float64(postponed) / float64(c.calls); mean > most || last > c.last+1000 {
+				t.Errorf("%+v, %d calls, in blocks %v: %.2f postponements, want at most %.2f; the last runs after %d ms, want at most %d",
+					c.app, c.calls, inBlocks, mean, most, last, c.last+1000)
+			}
+		}
 	}
 }

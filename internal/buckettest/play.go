@@ -16,6 +16,7 @@ type Call struct {
 
 	Postponements int
 
+	runs  bool
 	lease drip.Lease
 }
 
@@ -24,6 +25,7 @@ type Load struct {
 	Options drip.Options // their Clock is Play's
 	Calls   []*Call
 	End     int64
+	Plain   bool // the calls ask GetDelay, which knows no more than their entity, and return the token
 
 	// Runs returns the end of a call that runs now.
 	Runs func(c *Call, now int64) (ends int64)
@@ -56,7 +58,12 @@ func (l *Load) Play(t TB) {
 		if now = max(now, c.At); now >= l.End {
 			return
 		}
-		if c.lease != (drip.Lease{}) {
+		if c.runs && l.Plain {
+			if err := b.ReturnToken(ctx, c.Entity); err != nil {
+				t.Fatalf("%v", err)
+			}
+			continue
+		} else if c.runs {
 			costs := c.Request.Costs
 			if l.Settles != nil {
 				costs = l.Settles(c, now)
@@ -66,7 +73,13 @@ func (l *Load) Play(t TB) {
 			}
 			continue
 		}
-		a, err := b.Admit(ctx, c.Entity, c.Request)
+		var a drip.Admission
+		var err error
+		if l.Plain {
+			a.Delay, err = b.GetDelay(ctx, c.Entity)
+		} else {
+			a, err = b.Admit(ctx, c.Entity, c.Request)
+		}
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
@@ -80,7 +93,7 @@ func (l *Load) Play(t TB) {
 			add(c, at)
 			continue
 		}
-		c.lease = a.Lease
+		c.runs, c.lease = true, a.Lease
 		add(c, l.Runs(c, now))
 	}
 }

@@ -2365,89 +2365,93 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
       local x4 = line2.Left + (x2 - x2 % 4096) / 4096 + min2 * w.Rate
       if x4 < min3 then min3 = x4 end
       local all2 = min3
-      local reserved = 0
-      do
-        local c3 = x.State_Calendars[0]
-        local w2 = x.Limits_Windows[i2]
-        if w2.Interval <= c3.Grain or w2.Size > w2.Rate then
-          reserved = 0
-        else
-          local expects = 0
-          do
-            local booked = x.rate * x.slow
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y2 = x.slow
-            local ratio = 0
-            do
-              local i4 = line3.Window_Unit
-              local x5 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y3 = c4.Largest + 1
-              local booked2 = (x5 - x5 % y3) / y3
-              local x6 = booked2 * (4096 - line3.Saved)
-              local max2 = 1
-              local x7 = (x6 - x6 % 4096) / 4096
-              if x7 > max2 then max2 = x7 end
-              ratio = max2
-            end
-            local x5 = (booked - booked % y2) / y2 * ratio
-            local min4 = (x5 - x5 % 1024) / 1024
-            if 8589934592 < min4 then min4 = 8589934592 end
-            local unit = line3.Window_Unit
-            local x6 = min4 * x.Limits_Scale
-            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x6 - x6 % y3) / y3
-          end
-          local each2 = expects
-          local y2 = 1 > each2 and 1 or each2
-          local most2 = (1099511627776 - 1099511627776 % y2) / y2
-          local t3 = now - w2.Offset
-          local by4 = w2.Interval
-          local n4 = (t3 - t3 % by4) / by4
-          local t4 = n4 * w2.Interval + w2.Offset
-          local t5 = t4 + x.Limits_Grain - 1
-          local max2 = 0
-          local x5 = t5 - x.Limits_Zero
-          if x5 > max2 then max2 = x5 end
-          local y3 = x.Limits_Grain
-          local gone = c3.Head + 1 - (max2 - max2 % y3) / y3
-          local booked = c3.Front - c3.Head - 1
-          local x6 = each2 * (gone < most2 and gone or most2)
-          local y4 = x.slow
-          local x7 = each2 * (booked < most2 and booked or most2)
-          local y5 = x.slow
-          local min4 = w2.Size - (x6 - x6 % y4) / y4
-          local x8 = (x7 - x7 % y5) / y5
-          if x8 < min4 then min4 = x8 end
-          reserved = 0 > min4 and 0 or min4
-        end
-      end
-      local expects = 0
-      do
-        local c3 = x.State_Calendars[0]
-        local line3 = x.State_Lines[i2]
-        local y2 = x.slow
-        local ratio = 0
+      local is2 = x.State_LastID == 0
+      if not is2 then
+        local reserved = 0
         do
-          local i4 = line3.Window_Unit
-          local x5 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-          local y3 = c3.Largest + 1
-          local booked = (x5 - x5 % y3) / y3
-          local x6 = booked * (4096 - line3.Saved)
-          local max2 = 1
-          local x7 = (x6 - x6 % 4096) / 4096
-          if x7 > max2 then max2 = x7 end
-          ratio = max2
+          local c3 = x.State_Calendars[0]
+          local w2 = x.Limits_Windows[i2]
+          if w2.Interval <= c3.Grain or w2.Size > w2.Rate then
+            reserved = 0
+          else
+            local expects = 0
+            do
+              local booked = x.rate * x.slow
+              local c4 = x.State_Calendars[0]
+              local line3 = x.State_Lines[i2]
+              local y2 = x.slow
+              local ratio = 0
+              do
+                local i4 = line3.Window_Unit
+                local x5 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+                local y3 = c4.Largest + 1
+                local booked2 = (x5 - x5 % y3) / y3
+                local x6 = booked2 * (4096 - line3.Saved)
+                local max2 = 1
+                local x7 = (x6 - x6 % 4096) / 4096
+                if x7 > max2 then max2 = x7 end
+                ratio = max2
+              end
+              local x5 = (booked - booked % y2) / y2 * ratio
+              local min4 = (x5 - x5 % 1024) / 1024
+              if 8589934592 < min4 then min4 = 8589934592 end
+              local unit = line3.Window_Unit
+              local x6 = min4 * x.Limits_Scale
+              local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects = (x6 - x6 % y3) / y3
+            end
+            local each2 = expects
+            local y2 = 1 > each2 and 1 or each2
+            local most2 = (1099511627776 - 1099511627776 % y2) / y2
+            local t3 = now - w2.Offset
+            local by4 = w2.Interval
+            local n4 = (t3 - t3 % by4) / by4
+            local t4 = n4 * w2.Interval + w2.Offset
+            local t5 = t4 + x.Limits_Grain - 1
+            local max2 = 0
+            local x5 = t5 - x.Limits_Zero
+            if x5 > max2 then max2 = x5 end
+            local y3 = x.Limits_Grain
+            local gone = c3.Head + 1 - (max2 - max2 % y3) / y3
+            local booked = c3.Front - c3.Head - 1
+            local x6 = each2 * (gone < most2 and gone or most2)
+            local y4 = x.slow
+            local x7 = each2 * (booked < most2 and booked or most2)
+            local y5 = x.slow
+            local min4 = w2.Size - (x6 - x6 % y4) / y4
+            local x8 = (x7 - x7 % y5) / y5
+            if x8 < min4 then min4 = x8 end
+            reserved = 0 > min4 and 0 or min4
+          end
         end
-        local x5 = (due - due % y2) / y2 * ratio
-        local min4 = (x5 - x5 % 1024) / 1024
-        if 8589934592 < min4 then min4 = 8589934592 end
-        local unit = line3.Window_Unit
-        local x6 = min4 * x.Limits_Scale
-        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x6 - x6 % y3) / y3
+        local expects = 0
+        do
+          local c3 = x.State_Calendars[0]
+          local line3 = x.State_Lines[i2]
+          local y2 = x.slow
+          local ratio = 0
+          do
+            local i4 = line3.Window_Unit
+            local x5 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+            local y3 = c3.Largest + 1
+            local booked = (x5 - x5 % y3) / y3
+            local x6 = booked * (4096 - line3.Saved)
+            local max2 = 1
+            local x7 = (x6 - x6 % 4096) / 4096
+            if x7 > max2 then max2 = x7 end
+            ratio = max2
+          end
+          local x5 = (due - due % y2) / y2 * ratio
+          local min4 = (x5 - x5 % 1024) / 1024
+          if 8589934592 < min4 then min4 = 8589934592 end
+          local unit = line3.Window_Unit
+          local x6 = min4 * x.Limits_Scale
+          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects = (x6 - x6 % y3) / y3
+        end
+        is2 = all2 - reserved >= expects + cost
       end
-      local room = all2 - reserved >= expects + cost
+      local room = is2
       x.room = x.room and room
       x.spare = x.spare and (room or line2.Spare - line2.Taken >= cost)
     end
