@@ -105,9 +105,9 @@ func holds(t testing.TB, s storage.Storage, key string, want storage.State, rule
 // short is a string for people to read.
 func short(s string) string {
 	if len(s) > 40 {
-		return fmt.Sprintf("%q… (%d bytes)", s[:40], len(s))
+		return fmt.Sprintf("%+q… (%d bytes)", s[:40], len(s))
 	}
-	return fmt.Sprintf("%q", s)
+	return fmt.Sprintf("%+q", s)
 }
 
 func testMissing(t *testing.T, s storage.Storage) {
@@ -314,9 +314,13 @@ var manyBytes = sync.OnceValue(func() string { return strings.Repeat("long key "
 
 // takesLongKeys returns false if the backend refuses them, as it may.
 func takesLongKeys(t *testing.T, s storage.Storage) bool {
-	_, _, err := s.Get(t.Context(), longKey(1000))
+	key, call := longKey(1000), "Get"
+	_, rev, err := s.Get(t.Context(), key)
+	if err == nil {
+		call, err = "Set", s.Set(t.Context(), key, state(1), rev)
+	}
 	if err != nil {
-		t.Logf("races are tried with short keys only: Get of a key of 9 MB: %v", err)
+		t.Logf("races are tried with short keys only: %s of a key of 9 MB: %v", call, err)
 	}
 	return err == nil
 }
@@ -362,7 +366,9 @@ func testKeys(t *testing.T, s storage.Storage) {
 		keys = append(keys, strings.Repeat("x", n), strings.Repeat("x", n)+"y", strings.Repeat("x", n)+"z")
 	}
 	for i, key := range keys {
-		set(t, s, key, state(i), storage.NoRevision)
+		if err := s.Set(t.Context(), key, state(i), storage.NoRevision); err != nil {
+			t.Fatalf("a key is any bytes, and two keys that differ in any byte have two states: the first Set(%s): %v", short(key), err)
+		}
 	}
 	for i, key := range keys {
 		holds(t, s, key, state(i), "two keys that differ in any byte have two states")

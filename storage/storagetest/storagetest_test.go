@@ -2,6 +2,7 @@ package storagetest
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 
@@ -46,9 +47,20 @@ func (k *keep) Set(ctx context.Context, key string, s storage.State, rev storage
 	return nil
 }
 
+// shortKeys refuses to store long keys. Get knows none of them.
+type shortKeys struct{ *keep }
+
+func (k shortKeys) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	if len(key) > 1<<20 {
+		return errors.New("the key is too long")
+	}
+	return k.keep.Set(ctx, key, s, rev)
+}
+
 func TestRightBackends(t *testing.T) {
 	t.Run("map", func(t *testing.T) { Run(t, func(*testing.T) storage.Storage { return newKeep() }) })
 	t.Run("memory", func(t *testing.T) { Run(t, func(*testing.T) storage.Storage { return memory.New() }) })
+	t.Run("short keys", func(t *testing.T) { Run(t, func(*testing.T) storage.Storage { return shortKeys{newKeep()} }) })
 }
 
 // The plain path on a right map agrees with Apply, so what package drip does there is what backends are compared with.
