@@ -189,7 +189,11 @@ func crash(t *testing.T, s *suite, at int, url string) {
 	ctx, cancel := context.WithTimeout(t.Context(), s.patience())
 	defer cancel()
 	out, err := job{Adapter: s.Name, URL: s.url, Queue: s.name, Storage: url, Step: at, Rate: crashRate}.command(ctx).Output()
-	if err == nil || ctx.Err() != nil || strings.Contains(string(out), "failed") {
+	switch {
+	case ctx.Err() != nil:
+		t.Fatalf("another process opens the queue at its URL and consumes the messages: in %v fewer than %d of %d came to the step %q; it printed %q",
+			s.patience(), fateful, n, steps[at], out)
+	case err == nil || strings.Contains(string(out), "failed"):
 		t.Fatalf("the process was to be killed: %v, %s", err, out)
 	}
 	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {

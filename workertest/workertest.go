@@ -76,7 +76,9 @@ var rules = []struct {
 	{"Crash", testCrash},
 }
 
-// Run runs every rule as a subtest, each on a queue of its own in the server at url.
+// Run runs every rule as a subtest, each on a queue of its own in the server at url. The rule Crash kills other processes
+// that consume the same queue, so a queue in memory breaks it. Its limits are in a Redis: the one at DRIP_REDIS_URL, or a
+// private one from the program redis-server.
 func Run(t *testing.T, a Adapter, url string) {
 	for _, rule := range rules {
 		t.Run(rule.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package workertest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -29,7 +30,11 @@ func open(_ context.Context, url, name string) (Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sorted{goredis.NewClient(o), name, os.Getenv(mutantVariable)}, nil
+	mistake := os.Getenv(mutantVariable)
+	if mistake == ownProcess {
+		name += fmt.Sprint("-", os.Getpid())
+	}
+	return &sorted{goredis.NewClient(o), name, mistake}, nil
 }
 
 // The suite finds nothing wrong with a queue that does all it should.
@@ -37,8 +42,12 @@ func TestRightAdapter(t *testing.T) {
 	Run(t, adapter, servers.UseRedis(t).URL())
 }
 
+// ownProcess is the mistake of a queue in memory.
+const ownProcess = "other processes do not reach the queue"
+
 // wrong are mistakes of adapters, and a rule that each breaks.
 var wrong = map[string]string{
+	ownProcess:                                  "Crash",
 	"the note is lost":                          "Limit",
 	"the limiter is not asked":                  "Limit",
 	"messages come back before they are due":    "Limit",
@@ -68,6 +77,8 @@ func TestWrongAdapters(t *testing.T) {
 			out, err := cmd.CombinedOutput()
 			if text := string(out); err == nil || !strings.Contains(text, "--- FAIL: TestWrongAdapters/"+rule) || strings.Contains(text, "\npanic: ") {
 				t.Fatalf("Run finds nothing wrong (%v):\n%s", err, text)
+			} else if name == ownProcess && !strings.Contains(text, "another process opens the queue") {
+				t.Fatalf("Run does not tell what is wrong:\n%s", text)
 			}
 		})
 	}
