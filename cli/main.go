@@ -183,6 +183,7 @@ func message(err error) string {
 		{context.DeadlineExceeded.Error(), "There was no answer in time: --timeout sets how long that is"},
 		{redis.ErrNotState.Error(), "Is the prefix right? It is a parameter of the URL: redis://host?prefix=drip:"},
 		{postgres.ErrNoSchema.Error(), "Is the schema right? It is a parameter of the URL: postgres://host/database?schema=drip"},
+		{": unknown field ", "drip help limits and drip help simulate describe the fields"},
 		{"connection refused", "Nothing listens at that address"},
 	} {
 		if strings.Contains(text, hint.sign) {

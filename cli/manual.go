@@ -115,6 +115,7 @@ longer; --limits with "shared" includes it.
 
   drip inspect redis://localhost:6379/0 shop-1
   drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "interval": "500ms"}'
+  drip inspect env:REDIS_URL shared:app        the limit app that entities share
 `
 
 const topHelp = `Busiest are the entities with most operations in flight, then those with the

@@ -177,7 +177,7 @@ func TestScenarioErrors(t *testing.T) {
 		`{}`:                           "arrivals: there are none",
 		"":                             "it is empty",
 		`{"arrivals":`:                 "it ends too early",
-		`{` + burst + `, "limts": {}}`: `unknown field "limts"`,
+		`{` + burst + `, "limts": {}}`: "unknown field \"limts\"\ndrip help limits and drip help simulate describe the fields.",
 		`{` + burst + `, "limits": {"rate": -1}}`:                                                               "limits: rate is -1",
 		`{` + burst + `, "entities": 1000000}`:                                                                  "entities is 1000000; it must be from 1 to 100000",
 		`{` + burst + `, "travel": "-1s"}`:                                                                      "travel is below 0",

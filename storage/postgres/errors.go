@@ -23,7 +23,7 @@ var (
 	ErrNoAnswer = errors.New("postgres: no answer")
 
 	// ErrNoSchema is in the error of a call that found no table. Call CreateSchema. Nothing has changed.
-	ErrNoSchema = errors.New("postgres: the schema is missing or not complete")
+	ErrNoSchema = errors.New("postgres: the schema is missing or not complete; CreateSchema creates it")
 
 	// ErrNotState is in the error of Do and Read if the row holds no state. Nothing has changed.
 	ErrNotState = errors.New("postgres: the row holds something else than the state of an entity")

@@ -219,6 +219,8 @@ func TestNoSchema(t *testing.T) {
 		for call, err := range map[string]error{"GetDelay": decide, "Get": get, "Set": set, "List": s.List(t.Context(), nil)} {
 			if !errors.Is(err, postgres.ErrNoSchema) || errors.Is(err, postgres.ErrNoAnswer) {
 				t.Errorf("%s: %s = %v, want ErrNoSchema", name, call, err)
+			} else if !strings.Contains(err.Error(), "CreateSchema") {
+				t.Errorf("%s: %s = %v, which does not tell what to do", name, call, err)
 			}
 		}
 		if name != "no column" {
