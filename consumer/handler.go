@@ -13,6 +13,7 @@ import (
 )
 
 // EntityFunc returns the entity whose limit a message falls under: the shop, the tenant. It must not return an empty entity.
+// A Consumer retries the message after an error, as after an error of the handler, unless the error is Permanent.
 type EntityFunc func(d *amqp.Delivery) (string, error)
 
 // Handler does the work of a message. Nil means done. A Handler must not acknowledge.
