@@ -15,6 +15,12 @@ func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before,
 		a.Ticket = Ticket{}
 	} else if a.Delay == 0 {
 		l.lease(s, leases, shared, op, now, a)
+	} else { // a ticket that may come back
+		s.LastID = max(s.LastID, 1)
+		for i := range shared {
+			x := &shared[i]
+			x.State.LastID = max(x.State.LastID, 1)
+		}
 	}
 }
 
@@ -98,7 +104,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			wait = x.Limits.unmeasured(x.State, x.Leases, op, now)
 		}
 		if a.Delay > far && a.Delay/4 > wait {
-			a.Delay = max(wait, min(a.Delay/4, once))
+			a.Delay = max(wait, min(a.Delay/4, asksAgain))
 			return
 		}
 	}
@@ -158,10 +164,10 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, slot, now 
 }
 
 // A slot more than far ms ahead depends on the first measured costs: estimates are often several times too high. Without them a
-// message gets no slot. It asks again, after a quarter of that time and at most once, unless costs are still not known then.
+// message gets no slot. It asks again, when a quarter of that time or asksAgain is over, or later if costs will not be known then.
 const (
-	far  = minute
-	once = 20_000 // ms
+	far       = minute
+	asksAgain = 20_000 // ms
 )
 
 // unmeasured returns how long it will probably take until operations have ended that tell the costs, or Never if that does not
@@ -297,7 +303,7 @@ func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
 		v.slot = max(v.slot, s.Slot+l.space(v.pace)/1000)
 	}
 	if v.slot > v.at {
-		v.spare = v.at == now && (s.LastID == 0 || l.spare(s, op, now)) // GetDelay gives no tickets that could come back
+		v.spare = v.at == now && (s.LastID == 0 || l.spare(s, op, now)) // if it is 0, no ticket comes back
 		if !v.spare {
 			v.at, v.bound, v.refund = v.slot, BoundBooked, 0
 		}

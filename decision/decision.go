@@ -31,7 +31,7 @@ type State struct {
 	Now     int64 // the time of Left in Lines; time does not run before it
 	Slot    int64 // the last promised slot, and the time of Promised in Lines
 	Plain   int64 // tokens that GetDelay took and no caller returned yet
-	LastID  int64 // the ID of the last lease
+	LastID  int64 // the ID of the last lease; 1 if there was none, but a ticket; 0 if all callers used GetDelay
 	Closed  int64 // nothing runs before this time
 	Next    int64 // the number of the last ticket
 	Head    int64 // about the number of the ticket that runs next, times 16

@@ -664,3 +664,33 @@ func TestRefusedBooks(t *testing.T) {
 		}
 	}
 }
+
+// Callers of GetDelay keep no slots from each other. The first ticket gets its slot all the same, although they take all that is left: once
+// it was denied, it keeps its slot from them.
+func TestGetDelayBesideTheFirstTicket(t *testing.T) {
+	getDelay := decision.Op{Kind: decision.GetDelay}
+	e := newEntity(t, decision.Window{Size: 1, Rate: 1, Interval: 1000}, decision.Window{Size: 100, Rate: 100, Interval: 86_400_000})
+	now, ran := int64(0), 0
+	for range 10 {
+		if a := e.do(now, getDelay); a.Delay == 0 {
+			ran++
+		}
+		now += 1000
+	}
+	if ran != 10 {
+		t.Errorf("%d of 10 callers that are back run", ran)
+	}
+	e.do(now, getDelay)
+	ticket, denied := e.admit(now, 1, newcomer).Ticket, 0
+	for now = ticket.Slot - begin; denied < 3; denied++ {
+		e.do(now, getDelay)
+		a := e.admit(now, 1, ticket)
+		if a.Delay == 0 {
+			break
+		}
+		now, ticket = now+a.Delay, a.Ticket
+	}
+	if denied > 1 {
+		t.Errorf("the ticket was denied %d times", denied)
+	}
+}

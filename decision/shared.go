@@ -111,7 +111,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 				late = true
 			}
 			all := min(MostUnits, line.Left+line.returns()+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-			// As long as no lease was given, all are callers of GetDelay, and no ticket comes back.
+			// As long as no lease and no ticket was given, all are callers of GetDelay, and none of them keeps a slot.
 			room := s.LastID == 0 || all-x.reserved(int64(i), now) >= x.expects(due, int64(i))+cost
 			x.room = x.room && room
 			x.spare = x.spare && (room || line.Spare-line.Taken >= cost)

@@ -7525,6 +7525,12 @@ end
               end
             end
           end
+        else
+          if 1 > s_LastID then s_LastID = 1 end
+          for i2 = 0, shared_n - 1 do
+            local x2 = shared[i2]
+            if 1 > x2.State_LastID then x2.State_LastID = 1 end
+          end
         end
       end
       if a_Delay > 0 then

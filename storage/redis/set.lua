@@ -16,17 +16,13 @@ end
 local time = redis.call('TIME')
 local revision = time[1] * 1000000 + time[2]
 local theirs, near, away = unpack('<ddd', ARGV[4])
-local unlink = false
 local keep = math.abs(theirs - revision / 1000) > 60000 and away or near
+local apart = 0
 if head ~= '' then
-  local before, apart = unpack('<d', head, 9), unpack('<d', head, 41)
-  revision = math.max(revision, before + 1)
-  if apart == 1 then
-    unlink = true
-  end
+  revision, apart = math.max(revision, unpack('<d', head, 9) + 1), unpack('<d', head, 41)
 end
 redis.call('SET', KEYS[1], ARGV[2] .. pack('<d', revision) .. ARGV[3], 'PX', keep)
-if unlink then
+if apart == 1 then
   redis.call('UNLINK', KEYS[2])
 end
 return 1
