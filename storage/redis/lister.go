@@ -170,7 +170,7 @@ func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []str
 func (s *Storage) entity(key string) (entity string, ok bool) {
 	entity, ok = strings.CutPrefix(strings.TrimSuffix(key, "}"), s.prefix+"{")
 	entity = unescape.Replace(entity)
-	return entity, ok && entity != "" && s.keys(entity)[0] == key
+	return entity, ok && entity != "" && s.key(entity) == key
 }
 
 // literally returns a pattern that matches only the text itself.

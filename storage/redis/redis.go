@@ -407,9 +407,9 @@ func (s *Storage) spread() bool {
 func (s *Storage) lane(ctx context.Context, key string) *lane {
 	server, client, err := "", (*goredis.Client)(nil), error(nil)
 	if s.ring != nil {
-		client, err = s.ring.GetShardClientForKey(s.keys(key)[0])
+		client, err = s.ring.GetShardClientForKey(s.key(key))
 	} else if s.cluster != nil && s.reached.Load() { // before, the client may ask for the nodes here, for longer than ctx lives
-		client, err = s.cluster.MasterForKey(ctx, s.keys(key)[0])
+		client, err = s.cluster.MasterForKey(ctx, s.key(key))
 	}
 	if client != nil && err == nil {
 		server = client.Options().Addr
@@ -436,13 +436,18 @@ func again(err error) bool {
 		(errors.As(err, &answer) || errors.Is(err, goredis.ErrPoolTimeout) || errors.As(err, &network) && network.Op == "dial")
 }
 
-// keys returns the keys of an entity: of its state and of its leases. A Cluster picks the node by the text between the
-// first brace and the next closing one, so that text has no closing brace.
-func (s *Storage) keys(entity string) [2]string {
+// key returns the key of an entity's state. A Cluster picks the node by the text between the first brace and the next
+// closing one, so that text has no closing brace.
+func (s *Storage) key(entity string) string {
 	if strings.ContainsAny(entity, "%}") {
 		entity = escape.Replace(entity)
 	}
-	key := s.prefix + "{" + entity + "}"
+	return s.prefix + "{" + entity + "}"
+}
+
+// keys returns the keys of an entity: of its state and of its leases.
+func (s *Storage) keys(entity string) [2]string {
+	key := s.key(entity)
 	return [2]string{key, key + ":leases"}
 }
 

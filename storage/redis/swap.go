@@ -36,7 +36,7 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 			send()
 		}
 		for _, p := range t.stored {
-			keys = append(keys, p.keys[0])
+			keys = append(keys, p.key)
 		}
 		together, args = append(together, t), append(args, t.swap...)
 		if t.apart {

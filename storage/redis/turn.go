@@ -29,7 +29,7 @@ type turn struct {
 
 // part is an entity in a turn.
 type part struct {
-	keys   [2]string
+	key    string // of its state
 	record *record
 	limits *decision.Limits // of the last call
 	stored bool             // by the swap
@@ -93,7 +93,7 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 func (s *Storage) part(t *turn, key string) *part {
 	p := t.parts[key]
 	if p == nil {
-		p = &part{keys: s.keys(key), record: s.memory.Take(key)}
+		p = &part{key: s.key(key), record: s.memory.Take(key)}
 		if p.record == nil {
 			p.record = new(record)
 		}
@@ -147,7 +147,7 @@ func (s *Storage) readAfter(t *turn, c *batch.Call) {
 		t.changed = append(t.changed, p)
 		if p.record.skip--; p.record.skip < 0 {
 			p.record.skip = 0
-			p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.keys[0])}
+			p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.key)}
 		}
 	}
 }

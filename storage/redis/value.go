@@ -72,9 +72,6 @@ func unpack(value []byte) (s stored, err error) {
 	return s, nil
 }
 
-// before is what a value has in front of its revision.
-var before = appendNumbers(nil, layout)
-
 // pack makes a value. head is the part in front of the revision.
 func pack(s *storage.State) (head, behind []byte) {
 	var state decision.State
@@ -83,7 +80,7 @@ func pack(s *storage.State) (head, behind []byte) {
 		first, last := ends(held)
 		behind, ok := appendEncoded(appendNumbers(nil, s.Now, s.Until, s.Now, 0, first, last), s.Data)
 		if ok {
-			return before, behind
+			return appendNumbers(nil, layout), behind
 		}
 		err = storage.ErrFormat
 	}
