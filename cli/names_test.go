@@ -31,12 +31,7 @@ func TestNamesReachNoTerminal(t *testing.T) {
 				{"inspect", url, "history:" + name}, {"inspect", name, name}, {"pause", url, "shop", name}, {"inspect", "--limits", "{" + name, url, "shop"},
 			} {
 				o := try(t, args...)
-				for _, r := range o.out + o.err {
-					if r != '\n' && !unicode.IsPrint(r) {
-						t.Errorf("%.60q: there is %q in\n%.300q", args, r, o.out+o.err)
-						break
-					}
-				}
+				allShown(t, args, o.out+o.err)
 				if !utf8.ValidString(o.out + o.err) {
 					t.Errorf("%.60q: invalid UTF-8 in %.300q", args, o.out+o.err)
 				}
@@ -57,12 +52,15 @@ func TestScenariosReachNoTerminal(t *testing.T) {
 	file := write(t, "scenario.json", `{"name": "a\u001b[2Jb\u009b2J", "about": "\u202e and\u0000more", "limits": {"size": 2, "rate": 2, "unit": "\u001b[1m"},
 		"costs": {"\u001b[1m": 1}, "providers": [{"kind": "sliding-window", "size": 9, "interval": "1s"}], "arrivals": [{"kind": "burst", "count": 3}]}`)
 	for _, args := range [][]string{{"simulate", file}, {"simulate", "--json", file}} {
-		out := must(t, args...)
-		for _, r := range out {
-			if r != '\n' && !unicode.IsPrint(r) {
-				t.Errorf("%q: there is %q in\n%.300q", args, r, out)
-				break
-			}
-		}
+		allShown(t, args, must(t, args...))
+	}
+}
+
+// allShown fails the test if a terminal acts on a character of the output, or does not show it.
+func allShown(t *testing.T, args []string, output string) {
+	t.Helper()
+	hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+	if i := strings.IndexFunc(output, hidden); i >= 0 {
+		t.Errorf("%.60q: there is %.4q in\n%.300q", args, output[i:], output)
 	}
 }
