@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"sync"
@@ -38,11 +39,26 @@ func Main[T any](contend func(*T) error) {
 	os.Exit(0)
 }
 
-// Start starts n processes, each with the same input. wait waits for their ends and returns their reports. A process
-// that failed fails the test. The processes end with the test's context.
-func Start[T any](t TB, n int, told T) (wait func() []T) {
+// Context returns the context of a process of Start. It ends when the test calls end.
+func Context() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it
+		cancel()
+	}()
+	return ctx
+}
+
+// Start starts n processes, each with the same input. end ends their Context, waits for them and returns their reports. A
+// process that failed fails the test. The processes are killed at the end of the test's context.
+func Start[T any](t TB, n int, told T) (end func() []T) {
 	var all sync.WaitGroup
 	reports := make([]T, n)
+	stdin, stop, err := os.Pipe()
+	if err != nil {
+		t.Errorf("starting processes: %v", err)
+		return func() []T { return reports }
+	}
 	for i := range reports {
 		all.Go(func() {
 			encoded, err := json.Marshal(told)
@@ -52,7 +68,7 @@ func Start[T any](t TB, n int, told T) (wait func() []T) {
 			}
 			cmd := exec.CommandContext(t.Context(), os.Args[0])
 			cmd.Env = append(os.Environ(), variable+"="+string(encoded))
-			cmd.Stderr = os.Stderr
+			cmd.Stdin, cmd.Stderr = stdin, os.Stderr
 			out, err := cmd.Output()
 			if err == nil {
 				err = json.Unmarshal(out, &reports[i])
@@ -63,7 +79,9 @@ func Start[T any](t TB, n int, told T) (wait func() []T) {
 		})
 	}
 	return func() []T {
+		_ = stop.Close()
 		all.Wait()
+		_ = stdin.Close()
 		return reports
 	}
 }

@@ -39,8 +39,7 @@ var app = contenders.App{
 // process is the input of a process, and its report.
 type process struct {
 	Storage, Provider string // URLs
-	Duration          time.Duration
-	Pins              bool // it is TestPinInProcesses
+	Pins              bool   // it is TestPinInProcesses
 
 	Decisions int
 }
@@ -64,8 +63,9 @@ func TestProcessesWithinSharedLimits(t *testing.T) {
 			a := &contenders.App{Own: app.Own, All: app.All, Endpoint: app.Endpoint}
 			providerURL, stop := a.Serve()
 			defer stop()
-			decisions := 0
-			for _, p := range contenders.Start(t, processes, process{Storage: open(t), Provider: providerURL, Duration: 15 * time.Second})() {
+			end, decisions := contenders.Start(t, processes, process{Storage: open(t), Provider: providerURL}), 0
+			time.Sleep(15 * time.Second)
+			for _, p := range end() {
 				decisions += p.Decisions
 			}
 			calls, refused := a.Calls()
@@ -96,8 +96,7 @@ func withSchema(t *testing.T) string {
 
 // contend has goroutines that ask, wait and call, half of them the endpoint.
 func contend(p *process) error {
-	ctx, cancel := context.WithTimeout(context.Background(), p.Duration)
-	defer cancel()
+	ctx := contenders.Context()
 	s, err := storage.Open(ctx, p.Storage)
 	if err != nil {
 		return err
