@@ -73,7 +73,7 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 	}
 	server := &http.Server{
 		Handler:           onlyHosts(h, append(hosts, "localhost")),
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 	}
 	defer server.Close()
