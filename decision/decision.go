@@ -42,7 +42,7 @@ type State struct {
 	Lines   []Line
 	Pins    []Pinned // one at most
 
-	Flows     []Flow     // of an entity: one for each shared limit it was within, and one of its own for urgent operations
+	Flows     []Flow     // one for each shared limit that an entity was within, and one for each unit of urgent tickets
 	Calendars []Calendar // of a shared limit: one
 }
 

@@ -74,6 +74,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	x.large, x.gathered = x.units > x.rate, 0
 	f.expire(now - l.grace())
 	f.End = min(f.End, x.State.Slot) // earlier if the promises have lapsed
+	x.State.expireUrgent(now - l.grace())
 	if back {
 		part := l.part(&op.Ticket.Cost)
 		if n := l.grain(op.Ticket.Slot); c.holds(n) {
@@ -82,6 +83,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 		f.take(op.Ticket.Slot, part)
 		if op.Urgent {
 			f.Urgent = max(0, f.Urgent-part)
+			x.State.takeUrgent(&op.Ticket)
 		}
 	}
 	x.weigh(f)
@@ -100,14 +102,14 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	late := false // a window is short, and its refresh comes first
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		cost := op.Cost[w.Unit]
+		cost, left := op.Cost[w.Unit], line.Left-x.passing(w, op, back)
 		if cost > 0 {
-			if line.Left < cost && x.bound == BoundNone {
+			if left < cost && x.bound == BoundNone {
 				x.bound = BoundWindow + Bound(i)
 			}
-			if refund := l.refund(s, line, cost-line.Left, now); refund < w.room(s, line.Left, cost, now) {
+			if refund := l.refund(s, line, cost-left, now); refund < w.room(s, left, cost, now) {
 				x.refund, x.wait = max(x.refund, refund), max(x.wait, w.spanUS(line.weight(cost)))
-			} else if line.Left < cost {
+			} else if left < cost {
 				late = true
 			}
 			all := min(MostUnits, line.Left+line.returns()+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
@@ -123,7 +125,9 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	if op.Urgent {
 		served = f.FairUrgent
 	}
-	x.below, x.behind = served < (c.Head+1)*tick || l.FirstCome == 1, served < c.Head*tick
+	// While an operation that is below its share waits, operations of entities that have had their share of this grain wait, too.
+	x.behind = served < c.Head*tick
+	x.below = x.behind || served < (c.Head+1)*tick && (s.AgainUS <= now*1000 || x.rate < x.grain) || l.FirstCome == 1
 	if x.rate < x.grain { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
 		// Due operations do not use a second free token, or one that is free for two paces: they come late, or not at all.
@@ -149,6 +153,14 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		}
 	}
 	x.fits = x.bound == BoundNone
+}
+
+// passing returns how much of a window an operation that is back leaves to urgent ones, at most half of an interval.
+func (x *Shared) passing(w *Window, op *Op, back bool) int64 {
+	if !back || op.Urgent || w.Interval < x.Limits.Grain {
+		return 0
+	}
+	return min(x.State.urgent(w.Unit), w.Rate/2)
 }
 
 // reserved returns how much of a window that is longer than a grain the booked grains behind this one take.
@@ -254,7 +266,7 @@ func (x *Shared) keeps(op *Op, back bool, t, now int64) int64 {
 		}
 		for i := range l.Windows {
 			w := &l.Windows[i]
-			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i)), op.Cost[w.Unit], now))
+			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i))-x.passing(w, op, back), op.Cost[w.Unit], now))
 		}
 		if l.grain(at) <= c.Head || x.behind && !x.room && at < now+soon {
 			x.again = !x.room
@@ -330,6 +342,9 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	f.put(t.Slot, x.part)
 	if op.Urgent {
 		f.Urgent += x.part
+		if n <= c.Head+1 {
+			s.putUrgent(t)
+		}
 	}
 	s.Slot = max(s.Slot, t.Slot)
 	x.weigh(f)

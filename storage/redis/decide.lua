@@ -2051,6 +2051,21 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
     end
   end
   if x.State_Slot < f.End then f.End = x.State_Slot end
+  do
+    local at2 = now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
+    for i2 = 0, x.State_Flows_n - 1 do
+      local f2 = x.State_Flows[i2]
+      if f2.Key <= 0 then
+        if at2 > f2.Before then
+          f2.Units, f2.Later, f2.Before = f2.Later, 0, f2.Until
+          if at2 > f2.Before then
+            f2.Units = 0
+          end
+          if f2.Units < f2.Urgent then f2.Urgent = f2.Units end
+        end
+      end
+    end
+  end
   if back then
     local part3 = 0
     do
@@ -2136,6 +2151,29 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       local x11 = f.Urgent - part4
       if x11 > max3 then max3 = x11 end
       f.Urgent = max3
+      do
+        for i2 = 0, x.State_Flows_n - 1 do
+          local f2 = x.State_Flows[i2]
+          if f2.Key <= 0 then
+            do
+              local slot = op_Ticket_Slot
+              local i3 = 0 - f2.Key
+              local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+              if slot <= f2.Before then
+                local max4 = 0
+                local x12 = f2.Units - units2
+                if x12 > max4 then max4 = x12 end
+                f2.Units = max4
+              else
+                local max4 = 0
+                local x12 = f2.Later - units2
+                if x12 > max4 then max4 = x12 end
+                f2.Later = max4
+              end
+            end
+          end
+        end
+      end
     end
   end
   Shared_weigh(x, f)
@@ -2277,14 +2315,43 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
     local line2 = x.State_Lines[i2]
     local i3 = w.Unit
     local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+    local passing = 0
+    do
+      if not back or op_Urgent or w.Interval < x.Limits_Grain then
+        passing = 0
+      else
+        local urgent = 0
+        do
+          local unit = w.Unit
+          local done
+          for i4 = 0, x.State_Flows_n - 1 do
+            local f2 = x.State_Flows[i4]
+            if f2.Key == 0 - unit then
+              urgent = f2.Units + f2.Later
+              done = true
+              break
+            end
+          end
+          if not done then
+            urgent = 0
+          end
+        end
+        local x2 = w.Rate
+        local min2 = urgent
+        local x3 = (x2 - x2 % 2) / 2
+        if x3 < min2 then min2 = x3 end
+        passing = min2
+      end
+    end
+    local left = line2.Left - passing
     if cost > 0 then
-      if line2.Left < cost and x.bound == 0 then
+      if left < cost and x.bound == 0 then
         x.bound = 4 + i2
       end
       do
         local refund = 0
         do
-          local units2 = cost - line2.Left
+          local units2 = cost - left
           local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
           local returns2 = (x2 - x2 % 4096) / 4096
           if units2 < 1 or units2 > returns2 then
@@ -2300,7 +2367,6 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         local refund2 = refund
         local room = 0
         do
-          local left = line2.Left
           local at2 = now
           if left >= cost or cost == 0 then
             room = at2
@@ -2348,7 +2414,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
             spanUS = min2 * each2
           end
           x.refund, x.wait = x.refund > refund2 and x.refund or refund2, x.wait > spanUS and x.wait or spanUS
-        elseif line2.Left < cost then
+        elseif left < cost then
           late = true
         end
       end
@@ -2462,7 +2528,8 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
   if op_Urgent then
     served = f.FairUrgent
   end
-  x.below, x.behind = served < (c2.Head + 1) * 524288 or x.Limits_FirstCome == 1, served < c2.Head * 524288
+  x.behind = served < c2.Head * 524288
+  x.below = x.behind or served < (c2.Head + 1) * 524288 and (x.State_AgainUS <= now * 1000 or x.rate < x.grain) or x.Limits_FirstCome == 1
   if x.rate < x.grain then
     local x2 = (end2 - now) * 1024
     local y = c2.Grain
@@ -3675,7 +3742,35 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                         local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
                         expects = (x6 - x6 % y5) / y5
                       end
-                      local left = x.State_Lines[i2].Left - expects
+                      local passing = 0
+                      do
+                        if not back or op_Urgent or w.Interval < x.Limits_Grain then
+                          passing = 0
+                        else
+                          local urgent = 0
+                          do
+                            local unit = w.Unit
+                            local done
+                            for i3 = 0, x.State_Flows_n - 1 do
+                              local f2 = x.State_Flows[i3]
+                              if f2.Key == 0 - unit then
+                                urgent = f2.Units + f2.Later
+                                done = true
+                                break
+                              end
+                            end
+                            if not done then
+                              urgent = 0
+                            end
+                          end
+                          local x5 = w.Rate
+                          local min2 = urgent
+                          local x6 = (x5 - x5 % 2) / 2
+                          if x6 < min2 then min2 = x6 end
+                          passing = min2
+                        end
+                      end
+                      local left = x.State_Lines[i2].Left - expects - passing
                       local i3 = w.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       local at3 = now
@@ -4015,7 +4110,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
   until true
   return place2
 end
-function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, back, t_Slot, now)
+function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, back, t_Slot, t_Cost_0, t_Cost_1, t_Cost_2, t_Cost_3, now)
   local c2 = x.State_Calendars[0]
   if x.token then
     local overdue = x.overdue
@@ -4193,6 +4288,44 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
   end
   if op_Urgent then
     f.Urgent = f.Urgent + x.part
+    if n2 <= c2.Head + 1 then
+      do
+        local unit = 0
+        while unit < 4 do
+          if (unit == 0 and t_Cost_0 or unit == 1 and t_Cost_1 or unit == 2 and t_Cost_2 or t_Cost_3) > 0 then
+            local flow2 = 0
+            do
+              local key2 = 0 - unit
+              local done
+              for i2 = 0, x.State_Flows_n - 1 do
+                if x.State_Flows[i2].Key == key2 then
+                  flow2 = i2
+                  done = true
+                  break
+                end
+              end
+              if not done then
+                x.State_Flows[x.State_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                x.State_Flows_n = x.State_Flows_n + 1
+                flow2 = x.State_Flows_n - 1
+              end
+            end
+            do
+              local f2 = x.State_Flows[flow2]
+              local slot = t_Slot
+              local units2 = unit == 0 and t_Cost_0 or unit == 1 and t_Cost_1 or unit == 2 and t_Cost_2 or t_Cost_3
+              if slot <= f2.Before then
+                f2.Units = f2.Units + units2
+              else
+                f2.Later = f2.Later + units2
+              end
+              if slot > f2.Until then f2.Until = slot end
+            end
+          end
+          unit = unit + 1
+        end
+      end
+    end
   end
   if t_Slot > x.State_Slot then x.State_Slot = t_Slot end
   Shared_weigh(x, f)
@@ -7464,7 +7597,7 @@ end
                       f.Left = ahead - cost
                       f.End = end2
                     end
-                    Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, t)
+                    Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, t)
                   end
                 end
               end
