@@ -204,13 +204,10 @@ func (s *Scenario) setDefaults() error {
 	if s.Late == nil {
 		s.Late = Fixed(0)
 	}
-	s.Hold = cmp.Or(s.Hold, 5*time.Second)
-	s.Seats = cmp.Or(s.Seats, 2048)
 	s.Redelivery = cmp.Or(s.Redelivery, 10*time.Second)
 	if s.Context == nil {
 		s.Context = context.Background()
 	}
 	s.Entities = max(1, s.Entities)
-	s.Processes = max(1, s.Processes)
 	return nil
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -208,6 +209,7 @@ type scripted struct {
 	t      *testing.T
 	clock  func() time.Time
 	delays []time.Duration
+	bound  drip.Bound
 	asked  []time.Duration // when, since Begin
 }
 
@@ -218,14 +220,14 @@ func (l *scripted) Admit(_ string, _ drip.Request) (drip.Admission, error) {
 	}
 	d := l.delays[0]
 	l.delays = l.delays[1:]
-	return drip.Admission{Delay: d}, nil
+	return drip.Admission{Delay: d, Bound: l.bound}, nil
 }
 
 func (*scripted) Settle(string, drip.Admission, int, drip.Costs) error { return nil }
 
-func play(t *testing.T, s Scenario, tickets bool, delays ...time.Duration) (Result, []time.Duration) {
+func play(t *testing.T, s Scenario, tickets bool, bound drip.Bound, delays ...time.Duration) (Result, []time.Duration) {
 	t.Helper()
-	l := &scripted{t: t, delays: delays}
+	l := &scripted{t: t, delays: delays, bound: bound}
 	report := mustRun(t, s, 1, Policy{Name: "scripted", Tickets: tickets, New: func(o drip.Options) (Limiter, error) {
 		l.clock = o.Clock
 		return l, nil
@@ -241,7 +243,8 @@ func TestConsumer(t *testing.T) {
 	for name, c := range map[string]struct {
 		scenario func(s *Scenario)
 		of       Scenario
-		blind    bool // without tickets
+		blind    bool       // without tickets
+		bound    drip.Bound // defaults to BoundTokens
 		delays   []time.Duration
 		asked    []time.Duration
 		trips    float64
@@ -271,6 +274,10 @@ func TestConsumer(t *testing.T) {
 		"what is held is asked about when an operation ends": {
 			of: two, delays: []time.Duration{s / 2, 700 * time.Millisecond}, // held till 2.2 s; the other one runs from 2 to 2.1 s
 			asked: []time.Duration{s, 3 * s / 2, 2 * s, 2100 * time.Millisecond}, trips: 0.5, held: 0.5, done: 2,
+		},
+		"but not if it waits for something else": {
+			of: two, bound: drip.BoundWindow, delays: []time.Duration{s / 2, 700 * time.Millisecond},
+			asked: []time.Duration{s, 3 * s / 2, 2 * s, 2200 * time.Millisecond}, trips: 0.5, held: 0.5, done: 2,
 		},
 		"but only of those in the same process": {
 			of: two, scenario: func(s *Scenario) { s.Processes = 2 }, delays: []time.Duration{s / 2, 700 * time.Millisecond},
@@ -305,7 +312,7 @@ func TestConsumer(t *testing.T) {
 			if c.scenario != nil {
 				c.scenario(&scenario)
 			}
-			got, asked := play(t, scenario, !c.blind, c.delays...)
+			got, asked := play(t, scenario, !c.blind, cmp.Or(c.bound, drip.BoundTokens), c.delays...)
 			if !slices.Equal(asked, c.asked) {
 				t.Errorf("asked at %v, want %v", asked, c.asked)
 			}
@@ -319,7 +326,7 @@ func TestConsumer(t *testing.T) {
 
 func TestDuplicates(t *testing.T) {
 	s := Scenario{Arrivals: Burst(50, time.Second), Operation: Fixed(100 * time.Millisecond), Duplicates: 1, Redelivery: time.Minute}
-	got, asked := play(t, s, true, slices.Repeat([]time.Duration{time.Second}, 50)...)
+	got, asked := play(t, s, true, drip.BoundTokens, slices.Repeat([]time.Duration{time.Second}, 50)...)
 	// All are postponed and then run. Each loses one of its two acknowledgements, comes again and runs.
 	if got.Done != 50 || len(asked) != 150 || got.Redeliveries.Mean != 1 {
 		t.Errorf("%d done, asked %d times, %v redeliveries; want 50, 150, 1", got.Done, len(asked), got.Redeliveries.Mean)
@@ -332,7 +339,7 @@ func TestDuplicates(t *testing.T) {
 func TestOvertaken(t *testing.T) {
 	s := Scenario{Arrivals: Mixed(Burst(2, 0), Burst(1, 999*time.Millisecond), Burst(1, time.Second)), Operation: Fixed(0)}
 	// The first comes back after both others, the second only after the message of 999 ms.
-	got, _ := play(t, s, false, 3*time.Second, 999*time.Millisecond)
+	got, _ := play(t, s, false, drip.BoundTokens, 3*time.Second, 999*time.Millisecond)
 	if got.Overtaken != 1 {
 		t.Errorf("%d were overtaken, want 1", got.Overtaken)
 	}

@@ -35,8 +35,7 @@ type run struct {
 	events    events
 	now       int64 // ms since 1970
 	delivered int
-	hands     map[hand][]*delivery // what consumers hold, the first held first
-	seats     []int                // taken in each process
+	hands     hands
 	err       error
 	gaveUp    int // after so many events
 
@@ -46,20 +45,13 @@ type run struct {
 	lastStart, lastEnd int64
 }
 
-// hand is where one consumer holds the messages of one entity.
-type hand struct{ process, entity int }
-
 // delivery is a message on its way through a consumer.
 type delivery struct {
 	*message
 	carried drip.Ticket // in the message: the broker delivers it again after a failure
 	ticket  drip.Ticket // the newest: another one only while a consumer holds the message
 	back    bool        // it was postponed before
-	process int
-	held    bool
-	alarm   int // which of the times to ask again counts
-
-	heldSince int64 // ms since 1970
+	held
 }
 
 func newRun(s *Scenario, messages []message, seed uint64) *run {
@@ -68,9 +60,8 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 		eras:     s.eras(),
 		messages: slices.Clone(messages),
 		rnd:      rand.New(rand.NewPCG(seed, 1<<63)), // no entity has this one
-		hands:    map[hand][]*delivery{},
+		hands:    newHands(&s.Hold, &s.Seats, &s.Processes),
 		used:     map[string]int64{},
-		seats:    make([]int, s.Processes),
 	}
 	for n := range s.Entities {
 		r.names = append(r.names, fmt.Sprintf("entity-%03d", n))
@@ -187,7 +178,8 @@ func (r *run) deliver(d *delivery) {
 		r.events.add(end, func() { r.deliver(d) })
 		return
 	}
-	d.process = r.delivered % r.scenario.Processes
+	d.hand = hand{r.delivered % r.scenario.Processes, d.message.entity}
+	d.held.ask = func() { r.askHeld(d) }
 	r.delivered++
 	r.ask(d)
 }
@@ -208,44 +200,17 @@ func (r *run) ask(d *delivery) {
 		r.err = errors.Join(r.err, err)
 	case a.Delay == 0:
 		r.start(d, a)
-	case r.tickets && !plain && d.back && r.hold(d, a):
+	case r.tickets && !plain && d.back && r.hands.hold(&d.held, &r.events, r.now, a):
+		d.ticket = a.Ticket
 	default:
 		r.postpone(d, a)
 	}
 }
 
-// hold keeps a message in its consumer's hand, at the place it has there. It reports whether there is one, and the message
-// may wait that long.
-func (r *run) hold(d *delivery, a drip.Admission) bool {
-	if !d.held {
-		d.heldSince = r.now
-	}
-	if r.now+a.Delay.Milliseconds()-d.heldSince > r.scenario.Hold.Milliseconds() {
-		return false
-	}
-	if !d.held {
-		if r.seats[d.process] == r.scenario.Seats {
-			return false
-		}
-		d.held = true
-		r.seats[d.process]++
-		r.hands[d.hand()] = append(r.hands[d.hand()], d)
-	}
-	d.ticket = a.Ticket
-	d.alarm++
-	alarm := d.alarm
-	r.after(a.Delay.Milliseconds(), func() {
-		if d.held && d.alarm == alarm {
-			r.askHeld(d)
-		}
-	})
-	return true
-}
-
 // askHeld asks about a message in hand. A consumer that has gone gives it back to the broker.
 func (r *run) askHeld(d *delivery) {
 	if _, out := r.outage(); out {
-		r.letGo(d)
+		r.hands.letGo(&d.held)
 		d.ticket = d.carried
 		r.deliver(d)
 		return
@@ -254,29 +219,9 @@ func (r *run) askHeld(d *delivery) {
 	r.ask(d)
 }
 
-// wake asks about the first that a consumer holds of an entity.
-func (r *run) wake(h hand) {
-	if held := r.hands[h]; len(held) > 0 {
-		r.askHeld(held[0])
-	}
-}
-
-func (r *run) letGo(d *delivery) {
-	if !d.held {
-		return
-	}
-	d.held = false
-	r.seats[d.process]--
-	h := d.hand()
-	i := slices.Index(r.hands[h], d)
-	r.hands[h] = slices.Delete(r.hands[h], i, i+1)
-}
-
-func (d *delivery) hand() hand { return hand{d.process, d.entity} }
-
 // postpone sends a message through the broker, with its ticket.
 func (r *run) postpone(d *delivery, a drip.Admission) {
-	r.letGo(d)
+	r.hands.letGo(&d.held)
 	first := d.trips == 0
 	d.trips++
 	if d.lost && first {
@@ -307,7 +252,7 @@ func (r *run) redeliver(d *delivery) {
 
 // start sends a request.
 func (r *run) start(d *delivery, a drip.Admission) {
-	r.letGo(d)
+	r.hands.letGo(&d.held)
 	began := r.now
 	if d.started == 0 {
 		d.started = began
@@ -360,7 +305,7 @@ func (r *run) finish(d *delivery, a drip.Admission) {
 		return
 	}
 	r.acknowledge(d)
-	r.wake(d.hand())
+	r.hands.wake(d.hand)
 }
 
 // outage tells whether there is no consumer, and until when.

@@ -40,6 +40,11 @@ type SharedScenario struct {
 	// Late is how late a postponed message comes back. Defaults to anything up to 20 ms.
 	Late Distribution
 
+	// Processes, Hold and Seats are as in Scenario.
+	Processes int
+	Hold      time.Duration
+	Seats     int
+
 	// LostTickets is the share of postponements whose message comes back without its ticket.
 	LostTickets float64
 
@@ -95,8 +100,17 @@ type sharedMessage struct {
 	calls     float64 // that it really takes, at least 1
 	flow      *flow
 	operation int64 // ms
-	asks      int
 	started   int64 // ms since 1970; 0 until then
+
+	asks, trips int // through the broker
+}
+
+// sharedDelivery is a message on its way through a consumer.
+type sharedDelivery struct {
+	*sharedMessage
+	carried, ticket drip.Ticket // as in delivery
+	isCopy, back    bool        // it is the second one of a postponement; it was postponed before
+	held
 }
 
 // sharedRun is one way through a SharedScenario.
@@ -109,6 +123,8 @@ type sharedRun struct {
 	bucket   *drip.Bucket
 	rnd      *rand.Rand
 	events   events
+	hands    hands
+	handed   int          // the deliveries so far
 	counting [][]Provider // of the entities, and behind them of all
 	begin    int64        // ms since 1970
 	now      int64        // the same
@@ -169,6 +185,7 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 		}
 	}
 	r := &sharedRun{scenario: s, begin: s.since(0), rnd: rand.New(rand.NewPCG(seed, 1<<63))}
+	r.hands = newHands(&s.Hold, &s.Seats, &s.Processes)
 	o := s.Options
 	o.Storage, o.Start = nil, full(s.Begin)
 	o.Clock = func() time.Time { return time.UnixMilli(r.now) }
@@ -278,7 +295,7 @@ func (r *sharedRun) play() error {
 	r.waiting = len(r.messages)
 	for i := range r.messages {
 		m := &r.messages[i]
-		r.events.add(r.scenario.since(m.At), func() { r.ask(m, drip.Ticket{}, false) })
+		r.events.add(r.scenario.since(m.At), func() { r.deliver(&sharedDelivery{sharedMessage: m}) })
 	}
 	if !r.scenario.Unmeasured {
 		r.events.addEnd(r.begin, r.measure)
@@ -305,13 +322,24 @@ func (r *sharedRun) play() error {
 // mostEvents is the number of events after which the run is given up.
 func (r *sharedRun) mostEvents() int { return 4 * mostEvents(len(r.messages)) }
 
-// ask asks drip and follows its answer. A copy is a message that has come back a second time.
-func (r *sharedRun) ask(m *sharedMessage, t drip.Ticket, isCopy bool) {
+// deliver gives a message to the next consumer.
+func (r *sharedRun) deliver(d *sharedDelivery) {
+	d.hand = hand{r.handed % r.scenario.Processes, d.Entity}
+	d.held.ask = func() { r.ask(d) }
+	r.handed++
+	r.ask(d)
+}
+
+// ask asks drip and follows its answer.
+func (r *sharedRun) ask(d *sharedDelivery) {
 	if o := r.scenario.Outage; r.now >= r.scenario.since(o.From) && r.now < r.scenario.since(o.To) {
-		r.events.add(r.scenario.since(o.To)+r.rnd.Int64N(2000), func() { r.ask(m, t, isCopy) })
+		r.hands.letGo(&d.held)
+		d.ticket = d.carried
+		r.events.add(r.scenario.since(o.To)+r.rnd.Int64N(2000), func() { r.deliver(d) })
 		return
 	}
-	if !isCopy {
+	m := d.sharedMessage
+	if !d.isCopy {
 		if m.asks == 0 {
 			m.flow.backlog += m.calls
 		}
@@ -319,32 +347,45 @@ func (r *sharedRun) ask(m *sharedMessage, t drip.Ticket, isCopy bool) {
 	}
 	estimate, _ := m.costs.units()
 	a, err := r.bucket.Admit(context.Background(), r.names[m.Entity], drip.Request{
-		Cost: m.costs[0].estimate, Costs: estimate, Ticket: t, Within: m.Within, Urgent: m.Urgent,
+		Cost: m.costs[0].estimate, Costs: estimate, Ticket: d.ticket, Within: m.Within, Urgent: m.Urgent,
 	})
 	r.answers = append(r.answers, a.Delay)
-	if err != nil {
+	switch {
+	case err != nil:
 		r.err = err
-	} else if a.Delay == 0 {
-		r.start(m, a, isCopy)
-	} else {
-		r.postpone(m, a, isCopy)
+	case a.Delay == 0:
+		r.start(d, a)
+	case d.back && r.hands.hold(&d.held, &r.events, r.now, a):
+		d.ticket = a.Ticket
+	default:
+		r.postpone(d, a)
 	}
 }
 
-func (r *sharedRun) postpone(m *sharedMessage, a drip.Admission, isCopy bool) {
+// postpone sends a message through the broker, with its ticket.
+func (r *sharedRun) postpone(d *sharedDelivery, a drip.Admission) {
+	r.hands.letGo(&d.held)
 	s, t := r.scenario, a.Ticket
-	late := func() int64 { return r.now + (a.Delay + max(0, s.Late(r.rnd))).Milliseconds() }
 	if s.LostTickets > 0 && r.rnd.Float64() < s.LostTickets {
 		t = drip.Ticket{}
 	}
-	r.events.add(late(), func() { r.ask(m, t, isCopy) })
-	if s.Duplicates > 0 && !isCopy && r.rnd.Float64() < s.Duplicates {
-		r.events.add(late(), func() { r.ask(m, t, true) })
+	again := func(isCopy bool) {
+		next := &sharedDelivery{sharedMessage: d.sharedMessage, carried: t, ticket: t, isCopy: isCopy, back: true}
+		r.events.add(r.now+(a.Delay+max(0, s.Late(r.rnd))).Milliseconds(), func() { r.deliver(next) })
+	}
+	again(d.isCopy)
+	if s.Duplicates > 0 && !d.isCopy && r.rnd.Float64() < s.Duplicates {
+		again(true)
+	}
+	if !d.isCopy {
+		d.trips++
 	}
 }
 
-func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
-	if !isCopy {
+func (r *sharedRun) start(d *sharedDelivery, a drip.Admission) {
+	r.hands.letGo(&d.held)
+	m := d.sharedMessage
+	if !d.isCopy {
 		m.started = r.now
 		if !r.scenario.Unmeasured {
 			r.spanOf(m.Entity).served += m.calls
@@ -374,6 +415,7 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.costs[0].actual, actual); err != nil {
 			r.err = err
 		}
+		r.hands.wake(d.hand)
 	})
 }
 

@@ -16,7 +16,8 @@ func (r *sharedRun) outcome(policy string, b sharedBinding) Result {
 	var trips []int64
 	for i := range r.messages {
 		m := &r.messages[i]
-		trips = append(trips, int64(max(0, m.asks-1)))
+		trips = append(trips, int64(m.trips))
+		res.HeldAsks += float64(max(0, m.asks-1-m.trips)) / float64(len(r.messages))
 		res.arrivals = append(res.arrivals, r.scenario.since(m.At))
 		if m.started > 0 {
 			res.waits = append(res.waits, waited{m.started, m.started - r.scenario.since(m.At)})
