@@ -51,6 +51,7 @@ type State struct {
 type Line struct {
 	Window    Window // of the limits of the last decision; zero if they no longer have it
 	Left      int64  // the capacity that is left at State.Now; below zero it is owed
+	Over      int64  // by how much operations of this interval used more than Size, because it was larger then
 	Promised  int64  // the capacity that is left at State.Slot after all promises
 	Spare     int64  // the part of this interval that newcomers may take although it is promised
 	Taken     int64  // the part of Spare that they took

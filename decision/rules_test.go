@@ -641,6 +641,57 @@ func TestChangeOfAnInterval(t *testing.T) {
 	}
 }
 
+// A window that counts what an interval uses has the difference at once if its Size rises, and less if it falls: what was used stays
+// used. So it does if two processes with different limits take turns.
+func TestChangeOfASize(t *testing.T) {
+	const day = 86_400_000
+	for name, c := range map[string]struct {
+		sizes []int64 // the first one, of which 50 are used, then the next ones
+		left  []int64 // after each change
+		owed  int64   // used above the estimate before
+		next  int64   // left on the next day
+	}{
+		"raised":                {[]int64{50, 100}, []int64{50}, 0, 100},
+		"lowered":               {[]int64{100, 60}, []int64{10}, 0, 60},
+		"lowered below the use": {[]int64{100, 30}, []int64{0}, 0, 30},
+		"lowered in steps":      {[]int64{100, 40, 30, 20}, []int64{0, 0, 0}, 0, 20},
+		"to and fro":            {[]int64{100, 30, 100, 30, 100}, []int64{0, 50, 0, 50}, 0, 100},
+		"not as far":            {[]int64{100, 30, 60}, []int64{0, 10}, 0, 60},
+		"owed, raised":          {[]int64{50, 100}, []int64{-7}, 7, 93},
+		"owed, to and fro":      {[]int64{50, 30, 50, 30}, []int64{-7, -7, -7}, 7, 23},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := func(size int64) []decision.Window {
+				return []decision.Window{{Size: size, Rate: size, Interval: day}}
+			}
+			e := newEntity(t, of(c.sizes[0])...)
+			e.settle(0, e.runs(0, 50, newcomer), 50+c.owed)
+			for i, size := range c.sizes[1:] {
+				e.l.Windows = of(size)
+				e.ready()
+				e.do(int64(i), decision.Op{Kind: decision.Pause, For: 1})
+				e.left(c.left[i])
+			}
+			e.do(day, decision.Op{Kind: decision.Pause, For: 1})
+			e.left(c.next)
+		})
+	}
+}
+
+// A Raise of a pin gives the difference at once, and its end takes what was not used.
+func TestRaiseOfAPin(t *testing.T) {
+	window := decision.Window{Size: 50, Rate: 50, Interval: 86_400_000}
+	e := newEntity(t, window)
+	e.runs(0, 50, newcomer)
+	window.Size, window.Rate = 80, 80
+	e.do(0, decision.Op{Kind: decision.Pin, Pin: &decision.PinnedLimit{Window: window, Raise: 1}, For: 1000})
+	e.runs(0, 20, newcomer)
+	e.do(2000, decision.Op{Kind: decision.Pause, For: 1})
+	e.left(0)
+	e.do(86_400_000, decision.Op{Kind: decision.Pause, For: 1})
+	e.left(50)
+}
+
 // An operation that was refused asks again at once with the ticket of its lease. It books, so that the newcomers behind it
 // are told slots of their own.
 func TestRefusedBooks(t *testing.T) {

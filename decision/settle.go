@@ -165,7 +165,7 @@ func (l *Limits) reset(s *State, before, now int64) {
 			taken = now
 		}
 		*line = Line{
-			Window: line.Window, Left: left, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID,
+			Window: line.Window, Left: left, Over: line.Over, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID,
 			Saved: line.Saved, Estimated: line.Estimated,
 		}
 	}

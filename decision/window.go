@@ -127,7 +127,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if w.interval(now) > w.interval(s.Now) {
 			left := line.Left
-			line.Left = w.gain(s, left, s.Now, now)
+			line.Left, line.Over = w.gain(s, left, s.Now, now), 0
 			line.clip(w, s.LastID)
 			if len(s.Calendars) == 0 { // else its tickets are due at any time of a grain
 				l.release(s, w, line.Spare, now)
@@ -198,7 +198,15 @@ func (l *Limits) adopt(s *State, now int64) {
 			}
 		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
 			left := min(line.Left, w.Size)
-			if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
+			if w.counts(&line.Window) {
+				line.resize(s, w.Size)
+				slow := *w
+				slow.Rate = min(w.Rate, line.Window.Rate)
+				line.Left = slow.past(s, line.Left, s.Now, now)
+				if w.interval(now) > w.interval(s.Now) {
+					line.Over = 0
+				}
+			} else if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
 				turns := max(w.turns(s, s.Now, now), line.Window.turns(s, s.Now, now))
 				if turns > 0 {
 					line.measure(&line.Window, s, now)
@@ -261,6 +269,28 @@ func (w *Window) either(s *State, old *Window, left, now int64) int64 {
 		missing = slow.Rate
 	}
 	return max(left, slow.gain(s, left-missing, max(w.since(s, s.Now), old.since(s, s.Now)), now))
+}
+
+// counts reports whether a window has another Size than the old one, and both count what operations use in the same intervals.
+// Windows that gather capacity do not: providers differ in what they give then.
+func (w *Window) counts(old *Window) bool {
+	return w.Size != old.Size && w.Size <= w.Rate && old.Size <= old.Rate &&
+		w.Interval == old.Interval && w.Offset == old.Offset && w.Series == old.Series
+}
+
+// resize gives the window of this interval another size. What operations have used stays used, also if limits change to and fro.
+// A window that owes capacity has no more of it.
+func (line *Line) resize(s *State, size int64) {
+	more := size - line.Window.Size
+	if line.Left < 0 {
+		line.Over = max(0, line.Over-more)
+	} else {
+		left := line.Left - line.Over + more
+		line.Left, line.Over = max(0, left), max(0, -left)
+	}
+	if line.Over > 0 {
+		line.keep(s)
+	}
 }
 
 // lapses reports whether the windows differ by more than the intervals of a Series.

@@ -79,6 +79,7 @@ func TestImpossibleStates(t *testing.T) {
 		"a window without a rate":     func(s *decision.State) { s.Lines[0].Window.Rate = 0 },
 		"a window without a time":     func(s *decision.State) { s.Lines[1].Window.Interval = 0 },
 		"a window of a negative size": func(s *decision.State) { s.Lines[1].Window.Size = -1 },
+		"used too much, below none":  func(s *decision.State) { s.Lines[0].Over = -1 },
 		"estimates below none":        func(s *decision.State) { s.Lines[0].Estimated = -1 },
 		"a window above all":          func(s *decision.State) { s.Lines[1].Window.Size = decision.MostUnits + 1 },
 		"a pin without a rate":        func(s *decision.State) { s.Pins[0].Limit.Window.Rate = 0 },
@@ -108,8 +109,8 @@ func TestEncodedFormat(t *testing.T) {
 	s := numbered(2)
 	b := storage.Encode(&s, []storage.Held{{ID: 101, End: 102}})
 	fields := int64(reflect.TypeFor[decision.State]().NumField() - 4)
-	numbers := fields + 2*16 + 25
-	want := []int64{15}
+	numbers := fields + 2*17 + 25
+	want := []int64{16}
 	for i := range fields {
 		want = append(want, i+1)
 	}
@@ -117,8 +118,8 @@ func TestEncodedFormat(t *testing.T) {
 	for i := range numbers - fields {
 		want = append(want, fields+i+1)
 	}
-	first := len(want) - 2*16 - 25 // of the numbers of two lines and a pin; a Unit is the sixth of a Window
-	want[first+5], want[first+16+5], want[first+32+5], want[first+32+15], want[first+32+9] = 1, 2, 2, 3, 1
+	first := len(want) - 2*17 - 25 // of the numbers of two lines and a pin; a Unit is the sixth of a Window
+	want[first+5], want[first+17+5], want[first+34+5], want[first+34+15], want[first+34+9] = 1, 2, 2, 3, 1
 	want = append(want, 101, 102)
 	for i, w := range want {
 		if len(b) < 8*i+8 {

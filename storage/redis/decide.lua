@@ -13,7 +13,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 14; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 15; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
@@ -40,7 +40,7 @@ local function get(key, members)
     error(value.err)
   elseif not value then
     return nil, false
-  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 14 then
+  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 15 then
     return nil, true
   end
   local rest = #value - 64
@@ -53,7 +53,7 @@ local function get(key, members)
     if math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
-    rest = rest - lines * 128 - pins * 200 - flows * 112 - calendars * 112 - units - classes
+    rest = rest - lines * 136 - pins * 200 - flows * 112 - calendars * 112 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
@@ -165,7 +165,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
   if not known then
     from2 = l_Start
   end
-  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
+  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Over, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
   if own3 < l_Windows_n then
     pinned2_Window_Size = l_Windows[own3].Size
     pinned2_Window_Rate = l_Windows[own3].Rate
@@ -184,6 +184,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         pinned2_Window_Series = s_Lines[p.Line - 1].Window_Series
         pinned2_Window_Unit = s_Lines[p.Line - 1].Window_Unit
         pinned2_Left = s_Lines[p.Line - 1].Left
+        pinned2_Over = s_Lines[p.Line - 1].Over
         pinned2_Promised = s_Lines[p.Line - 1].Promised
         pinned2_Spare = s_Lines[p.Line - 1].Spare
         pinned2_Taken = s_Lines[p.Line - 1].Taken
@@ -240,6 +241,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
               s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
               s_Lines[place2 - 1].Left = s_Lines[place2].Left
+              s_Lines[place2 - 1].Over = s_Lines[place2].Over
               s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
               s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
               s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
@@ -312,7 +314,102 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         local w = l_Windows[i2]
         if line2.Window_Size > 0 and w.Unit == line2.Window_Unit then
           local left = line2.Left < w.Size and line2.Left or w.Size
-          if w.Series ~= 0 and w.Series == line2.Window_Series then
+          if w.Size ~= line2.Window_Size and w.Size <= w.Rate and line2.Window_Size <= line2.Window_Rate and w.Interval == line2.Window_Interval and w.Offset == line2.Window_Offset and w.Series == line2.Window_Series then
+            do
+              local size = w.Size
+              local more2 = size - line2.Window_Size
+              if line2.Left < 0 then
+                local max2 = 0
+                local x2 = line2.Over - more2
+                if x2 > max2 then max2 = x2 end
+                line2.Over = max2
+              else
+                local left2 = line2.Left - line2.Over + more2
+                local max2 = 0
+                if -left2 > max2 then max2 = -left2 end
+                line2.Left, line2.Over = 0 > left2 and 0 or left2, max2
+              end
+              if line2.Over > 0 then
+                line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+              end
+            end
+            local slow_Size, slow_Rate, slow_Interval, slow_Offset, slow_Series = w.Size, w.Rate, w.Interval, w.Offset, w.Series
+            slow_Rate = w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate
+            local past = 0
+            do
+              local left2 = line2.Left
+              if slow_Series == 0 then
+                local gain = 0
+                do
+                  if now <= s_Now then
+                    gain = left2
+                  else
+                    local t = now - slow_Offset
+                    local since = 0
+                    do
+                      if slow_Size > slow_Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t2 = since - slow_Offset
+                    local n2 = (t - t % slow_Interval) / slow_Interval - (t2 - t2 % slow_Interval) / slow_Interval
+                    if n2 <= 0 then
+                      gain = left2
+                    else
+                      local x2 = slow_Size - left2
+                      if n2 > (x2 - x2 % slow_Rate) / slow_Rate then
+                        gain = slow_Size
+                      else
+                        gain = left2 + n2 * slow_Rate
+                      end
+                    end
+                  end
+                end
+                past = gain
+              else
+                local turns = 0
+                do
+                  local since = 0
+                  do
+                    if slow_Size > slow_Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns2 = 0
+                  if since2 < slow_Offset and slow_Offset <= now then
+                    turns2 = turns2 + 1
+                  end
+                  if since2 < slow_Offset + slow_Interval and slow_Offset + slow_Interval <= now then
+                    turns2 = turns2 + 1
+                  end
+                  turns = turns2
+                end
+                local min2 = slow_Size
+                local x2 = left2 + turns * slow_Rate
+                if x2 < min2 then min2 = x2 end
+                past = min2
+              end
+            end
+            line2.Left = past
+            local t = now - w.Offset
+            local by2 = w.Interval
+            local t2 = s_Now - w.Offset
+            local by3 = w.Interval
+            if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
+              line2.Over = 0
+            end
+          elseif w.Series ~= 0 and w.Series == line2.Window_Series then
             local turns = 0
             do
               local since = 0
@@ -710,7 +807,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
     if i2 == own3 then
       do
         local at2 = s_Lines_n
-        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved, Estimated = pinned2_Estimated}
+        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Over = pinned2_Over, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved, Estimated = pinned2_Estimated}
         s_Lines_n = s_Lines_n + 1
         while at2 > own3 do
           s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
@@ -720,6 +817,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           s_Lines[at2].Window_Series = s_Lines[at2 - 1].Window_Series
           s_Lines[at2].Window_Unit = s_Lines[at2 - 1].Window_Unit
           s_Lines[at2].Left = s_Lines[at2 - 1].Left
+          s_Lines[at2].Over = s_Lines[at2 - 1].Over
           s_Lines[at2].Promised = s_Lines[at2 - 1].Promised
           s_Lines[at2].Spare = s_Lines[at2 - 1].Spare
           s_Lines[at2].Taken = s_Lines[at2 - 1].Taken
@@ -738,6 +836,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         s_Lines[own3].Window_Series = pinned2_Window_Series
         s_Lines[own3].Window_Unit = pinned2_Window_Unit
         s_Lines[own3].Left = pinned2_Left
+        s_Lines[own3].Over = pinned2_Over
         s_Lines[own3].Promised = pinned2_Promised
         s_Lines[own3].Spare = pinned2_Spare
         s_Lines[own3].Taken = pinned2_Taken
@@ -750,7 +849,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
       end
       s_Pins[0].Line = own3 + 1
     elseif i2 >= s_Lines_n and known then
-      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0, Estimated = 0}
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Over = 0, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     elseif i2 >= s_Lines_n then
       local gain = 0
@@ -787,7 +886,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           end
         end
       end
-      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Over = 0, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     end
     local line2 = s_Lines[i2]
@@ -799,6 +898,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
       line2.Window_Series = 0
       line2.Window_Unit = 0
       line2.Left = 0 > line2.Left and 0 or line2.Left
+      line2.Over = 0
       line2.Promised = 0
       line2.Spare = 0
       line2.Taken = 0
@@ -1421,6 +1521,7 @@ function Shared_advance(x, now)
                 x.State_Lines[place2 - 1].Window_Series = x.State_Lines[place2].Window_Series
                 x.State_Lines[place2 - 1].Window_Unit = x.State_Lines[place2].Window_Unit
                 x.State_Lines[place2 - 1].Left = x.State_Lines[place2].Left
+                x.State_Lines[place2 - 1].Over = x.State_Lines[place2].Over
                 x.State_Lines[place2 - 1].Promised = x.State_Lines[place2].Promised
                 x.State_Lines[place2 - 1].Spare = x.State_Lines[place2].Spare
                 x.State_Lines[place2 - 1].Taken = x.State_Lines[place2].Taken
@@ -1711,7 +1812,7 @@ function Shared_advance(x, now)
                 end
               end
             end
-            line2.Left = gain
+            line2.Left, line2.Over = gain, 0
             do
               local last2 = x.State_LastID
               local over = line2.Left + line2.Stale + line2.Fresh - w.Size
@@ -4357,9 +4458,9 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
     local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<dddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
-      from = from + 128
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
+      from = from + 136
     end
     for i = 0, s_Pins_n - 1 do
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
@@ -4614,7 +4715,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<dddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+    parts[#parts + 1] = pack('<ddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
@@ -4633,8 +4734,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddd', 14, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddd', 15, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
@@ -4684,9 +4785,9 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
     local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<dddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
-      from = from + 128
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
+      from = from + 136
     end
     for i = 0, s_Pins_n - 1 do
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
@@ -4888,6 +4989,7 @@ end
                 s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
                 s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
                 s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                s_Lines[place2 - 1].Over = s_Lines[place2].Over
                 s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
                 s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
                 s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
@@ -5265,6 +5367,7 @@ end
                     s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
                     s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
                     s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                    s_Lines[place2 - 1].Over = s_Lines[place2].Over
                     s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
                     s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
                     s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
@@ -5548,7 +5651,7 @@ end
                     end
                   end
                 end
-                line2.Left = gain
+                line2.Left, line2.Over = gain, 0
                 do
                   local last2 = s_LastID
                   local over = line2.Left + line2.Stale + line2.Fresh - w.Size
@@ -8267,6 +8370,7 @@ end
             line2.Window_Series = line2.Window_Series
             line2.Window_Unit = line2.Window_Unit
             line2.Left = left
+            line2.Over = line2.Over
             line2.Promised = left
             line2.Spare = 0
             line2.Taken = taken2
@@ -8413,7 +8517,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<dddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+    parts[#parts + 1] = pack('<ddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
@@ -8432,8 +8536,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddd', 14, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddd', 15, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
