@@ -171,3 +171,65 @@ func TestCopyAfterAHandlerThatWrites(t *testing.T) {
 		}
 	})
 }
+
+// dropping is an SQS with one message that gives no answer to the first call of a kind.
+type dropping struct {
+	kind     string
+	dropped  bool
+	received bool
+	renewed  []time.Time
+}
+
+func (s *dropping) Do(r *http.Request) (*http.Response, error) {
+	answer := "{}"
+	time.Sleep(10 * time.Millisecond) // on the way
+	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	switch {
+	case call == s.kind && !s.dropped:
+		s.dropped = true
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	case call == "ChangeMessageVisibility":
+		s.renewed = append(s.renewed, time.Now())
+	case call == "DeleteMessageBatch":
+		answer = `{"Successful": [], "Failed": []}`
+	case call == "ReceiveMessage" && !s.received:
+		s.received = true
+		answer = `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt"}]}`
+	case call == "ReceiveMessage":
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
+}
+
+// A call that SQS does not answer stops neither the consumer nor the renewals of a message in hand.
+func TestSilentCalls(t *testing.T) {
+	for _, kind := range []string{"ReceiveMessage", "ChangeMessageVisibility"} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				server := &dropping{kind: kind}
+				client := sqs.New(sqs.Options{Region: "eu-west-1", HTTPClient: server, Credentials: aws.AnonymousCredentials{}})
+				limit, err := New(client, Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var began time.Time
+				err = limit.Consume(ctx, Queue{URL: "http://sqs/q", DeadLetters: "http://sqs/dead"}, func(context.Context, *types.Message) error {
+					began = time.Now()
+					time.Sleep(time.Minute)
+					cancel()
+					return nil
+				})
+				if err != nil || began.IsZero() {
+					t.Fatalf("Consume = %v, and the handler began at %v", err, began)
+				}
+				if len(server.renewed) == 0 || server.renewed[0].Sub(began) >= 30*time.Second {
+					t.Errorf("the message in hand was hidden anew at %v, its handler began at %v", server.renewed, began)
+				}
+			})
+		})
+	}
+}

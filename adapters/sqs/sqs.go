@@ -115,11 +115,13 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 			}
 			break
 		}
-		got, err := l.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-			QueueUrl: &q.URL, MaxNumberOfMessages: int32(max(free, 1)), WaitTimeSeconds: 20,
+		receiving, cancel := context.WithTimeout(ctx, receiveTime+callTimeout)
+		got, err := l.client.ReceiveMessage(receiving, &sqs.ReceiveMessageInput{
+			QueueUrl: &q.URL, MaxNumberOfMessages: int32(max(free, 1)), WaitTimeSeconds: seconds(receiveTime),
 			VisibilityTimeout: seconds(q.Visibility), MessageAttributeNames: []string{"All"},
 			MessageSystemAttributeNames: []types.MessageSystemAttributeName{group, trace},
 		})
+		cancel()
 		var messages []types.Message
 		if err == nil {
 			messages = got.Messages
@@ -205,7 +207,8 @@ const (
 
 	longestVisibility = 12 * time.Hour // that SQS hides a message
 
-	callTimeout = 10 * time.Second // for each call of SQS after a handler
+	receiveTime = 20 * time.Second // that SQS waits for messages
+	callTimeout = 10 * time.Second // for each call of SQS besides that
 )
 
 // wait returns d in whole seconds, at most a tenth of a second too short. The worker holds a message that is so early.
@@ -256,9 +259,11 @@ func (c *consumption) keep(ctx context.Context, m *types.Message) (stop func()) 
 		for {
 			select {
 			case <-ticker.C:
-				_, err := c.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+				calling, cancel := context.WithTimeout(ctx, c.q.Visibility/3) // the last third is left for a second try
+				_, err := c.client.ChangeMessageVisibility(calling, &sqs.ChangeMessageVisibilityInput{
 					QueueUrl: &c.q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(c.q.Visibility),
 				})
+				cancel()
 				if err != nil && ctx.Err() == nil {
 					c.log.Warn("a message in hand may be delivered to others", "message_id", aws.ToString(m.MessageId), "error", err)
 				}
