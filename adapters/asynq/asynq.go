@@ -111,20 +111,23 @@ func (e *postponed) Error() string {
 func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		out := l.w.Do(ctx, t, t.Headers()[header], func(ctx context.Context) error { return next.ProcessTask(ctx, t) })
-		switch {
-		case out.Delay == 0 && out.Kind == worker.GivenUp:
-			return fmt.Errorf("%w: %w", out.Err, asynq.SkipRetry)
-		case out.Delay == 0:
-			// A failed task keeps its place for the next attempt, too, if asynq has not given it up.
-			if h := t.Headers(); h != nil && out.Err != nil && ctx.Err() == nil {
-				h[header] = out.Note.String()
+		retried, _ := asynq.GetRetryCount(ctx)
+		most, _ := asynq.GetMaxRetry(ctx)
+		if out.Delay == 0 {
+			kept := out.Note.String() // a failed task keeps its place for the next attempt, too
+			if out.Kind == worker.GivenUp {
+				out.Err = fmt.Errorf("%w: %w", out.Err, asynq.SkipRetry)
+			}
+			if retried >= most || errors.Is(out.Err, asynq.SkipRetry) {
+				kept = "" // an archived task begins anew if somebody runs it
+			}
+			if h := t.Headers(); h != nil && out.Err != nil && ctx.Err() == nil { // else asynq has given the task up
+				h[header] = kept
 			}
 			return out.Err
 		}
 		// asynq cuts the time to whole seconds, which would be early. The worker holds a task that comes a moment early.
 		due := out.Note.Due.Add(time.Second - early).Truncate(time.Second)
-		retried, _ := asynq.GetRetryCount(ctx)
-		most, _ := asynq.GetMaxRetry(ctx)
 		if h := t.Headers(); h != nil && retried < most {
 			if ctx.Err() != nil {
 				return ctx.Err() // asynq has given the task up and stores it: do not write into its map

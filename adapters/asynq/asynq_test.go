@@ -242,3 +242,115 @@ func TestFailedTaskKeepsItsPlace(t *testing.T) {
 		seen[ticket] = true
 	}
 }
+
+// A task that is archived begins anew when somebody runs it: by its old note it would be given up, as too old or for too many
+// postponements.
+func TestArchivedTaskRunAnew(t *testing.T) {
+	for name, end := range map[string]error{"permanent": worker.Permanent(nil), "last": errors.New("no such luck"), "skip": asynq.SkipRetry} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("archived-", name, time.Now().UnixNano()), Headers, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name != "last" {
+				q.retries = 1
+			}
+			if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
+				t.Fatal(err)
+			}
+			limit, err := New(q.redis, Options{
+				Limiter: buckettest.New(t, drip.Options{}), Entity: func(*asynq.Task) (string, error) { return "shop", nil }, MaxPostponements: 1,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer limit.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			ran := make(chan int, 10)
+			go func() {
+				ended <- q.run(ctx, limit.Configure, limit.Middleware, func(ctx context.Context, _ workertest.Message) error {
+					n := worker.OperationOf(ctx).Postponements
+					ran <- n
+					if n == 0 {
+						return worker.Later(time.Millisecond, nil)
+					}
+					return end
+				})
+			}()
+			inspector := asynq.NewInspector(q.redis)
+			defer inspector.Close()
+			var postponements []int
+			deadline := time.Now().Add(30 * time.Second)
+			for times := 0; times < 2 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+				info, err := inspector.GetQueueInfo(q.name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if info.Archived == 0 {
+					continue
+				}
+				if times++; times < 2 {
+					if _, err := inspector.RunAllArchivedTasks(q.name); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			for close(ran); len(ran) > 0; {
+				postponements = append(postponements, <-ran)
+			}
+			if !slices.Equal(postponements, []int{0, 1, 0, 1}) {
+				t.Errorf("the task ran after %v postponements", postponements)
+			}
+		})
+	}
+}
+
+// A task that asynq has made of a group is postponed as any other.
+func TestAggregatedTasks(t *testing.T) {
+	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("groups", time.Now().UnixNano()), nil, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := asynq.NewClient(q.redis)
+	defer client.Close()
+	for i := range 4 {
+		if _, err := client.EnqueueContext(t.Context(), asynq.NewTask("job", nil), asynq.Queue(q.name), asynq.Group(fmt.Sprint(i%2))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, err := New(q.redis, Options{
+		Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1}), Entity: func(*asynq.Task) (string, error) { return "shop", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer limit.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	configure := func(c asynq.Config) asynq.Config {
+		c.GroupGracePeriod = time.Second
+		c.GroupAggregator = asynq.GroupAggregatorFunc(func(group string, tasks []*asynq.Task) *asynq.Task {
+			return asynq.NewTask("job", fmt.Appendf(nil, `{"ID": "%s: %d"}`, group, len(tasks)))
+		})
+		return limit.Configure(c)
+	}
+	var ran []string
+	postponements := 0
+	err = q.run(ctx, configure, limit.Middleware, func(ctx context.Context, m workertest.Message) error {
+		postponements += worker.OperationOf(ctx).Postponements
+		if ran = append(ran, m.ID); len(ran) == 2 {
+			cancel()
+		}
+		return nil
+	})
+	slices.Sort(ran)
+	if err != nil || !slices.Equal(ran, []string{"0: 2", "1: 2"}) || postponements == 0 {
+		t.Errorf("the groups ran as %q after %d postponements, %v", ran, postponements, err)
+	}
+}
