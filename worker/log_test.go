@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,5 +27,23 @@ func TestRetryIsLogged(t *testing.T) {
 	}
 	if d, err := time.ParseDuration(line.Delay); err != nil || d != out.Delay || out.Delay < time.Second {
 		t.Errorf("the delay is %v, and the log says %q", out.Delay, line.Delay)
+	}
+}
+
+// The log has the stack of a panic, also when the queue retries: a queue stores an error's text at most.
+func TestPanicIsLogged(t *testing.T) {
+	for _, attempts := range []int{0, 1, 2} {
+		var log bytes.Buffer
+		w := newWorker(t, Options[string]{
+			Limiter: buckettest.New(t, drip.Options{}), Attempts: attempts, Logger: slog.New(slog.NewJSONHandler(&log, nil)),
+		})
+		w.Do(t.Context(), "shop", "", func(context.Context) error { panic("oh") })
+		var line struct{ Entity, Error, Stack string }
+		if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+			t.Errorf("with %d attempts the log is %q: %v", attempts, log.String(), err)
+		}
+		if line.Entity != "shop" || line.Error != "panic: oh" || !strings.Contains(line.Stack, "TestPanicIsLogged") {
+			t.Errorf("with %d attempts the log is %+v", attempts, line)
+		}
 	}
 }

@@ -68,7 +68,7 @@ type Options[M any] struct {
 	// Observe gets the outcome of each delivery, for metrics. It must not block. Defaults to nil.
 	Observe func(ctx context.Context, m *Message, out Outcome)
 
-	// Logger logs outages of the limiter, lost leases and failed attempts. Defaults to slog.Default().
+	// Logger logs outages of the limiter, lost leases, failed attempts and panics. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -324,16 +324,19 @@ func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 			stack = p.Stack
 		}
 	})
+	log := w.o.Logger.With("entity", m.Entity, "attempt", m.Note.Attempts, "message_id", m.ID, "error", cause)
+	if stack != nil {
+		log = log.With("stack", string(stack))
+	}
 	switch {
 	case w.o.Attempts > 0:
 	case final:
 		return w.GiveUp(m, cause)
 	default:
+		if stack != nil { // which the queue does not store
+			log.ErrorContext(ctx, "an operation panicked")
+		}
 		return Outcome{Kind: Failed, Note: m.Note, Err: cause}
-	}
-	log := w.o.Logger.With("entity", m.Entity, "attempt", m.Note.Attempts, "message_id", m.ID, "error", cause)
-	if stack != nil {
-		log = log.With("stack", string(stack))
 	}
 	if final || m.Note.Attempts >= w.o.Attempts {
 		log.ErrorContext(ctx, "a message failed for the last time")
