@@ -54,8 +54,8 @@ const noteAge = 24 * time.Hour
 // context ends worker.DrainTime after ctx. It has at most inHand messages in hand, each in a goroutine of its own.
 //
 // The consumer must acknowledge explicitly and have no MaxDeliver, because each postponement is a delivery; Consume returns
-// an error otherwise. It also returns an error if it cannot make the stream of the tickets, and when the consumer is deleted,
-// else nil. Postponed messages count against the consumer's MaxAckPending.
+// an error otherwise. It also returns an error if it cannot make the stream of the tickets, when the consumer is deleted, and
+// when the connection is closed, else nil. Postponed messages count against the consumer's MaxAckPending.
 func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, handle func(context.Context, jetstream.Msg) error) error {
 	info := c.CachedInfo()
 	config := info.Config

@@ -366,3 +366,29 @@ func TestTicketsAfterARestart(t *testing.T) {
 		t.Errorf("the message ran %d times, want the 3 attempts", n)
 	}
 }
+
+// Consume ends with an error when nothing more can come.
+func TestConsumeEndsWithTheConnection(t *testing.T) {
+	js := connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	q := &queue{js, "orders"}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := q.consumer(ctx, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	err = limit.Consume(ctx, c, 10, func(context.Context, jetstream.Msg) error { js.Conn().Close(); return nil })
+	if !errors.Is(err, jetstream.ErrConnectionClosed) || !strings.Contains(err.Error(), `"work"`) {
+		t.Errorf("Consume = %v", err)
+	}
+}
