@@ -283,7 +283,6 @@ func (l *Limit) step(ctx context.Context, r *amqp.Receiver, m *amqp.Message, han
 			noteAnnotation: out.Note.String(), dueAnnotation: leaves(out.Note.Due).UnixMilli(),
 		}})
 	case out.Err != nil:
-		l.log.Error("a message is given up", "error", out.Err)
 		err = r.RejectMessage(ctx, m, &amqp.Error{Condition: "drip:given-up", Description: out.Reason()})
 	default:
 		err = r.AcceptMessage(ctx, m)
