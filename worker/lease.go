@@ -88,7 +88,9 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	k := &renewer{limiter: w.limiter, log: w.o.Logger, ctx: ctx, entity: m.Entity, lease: m.lease, lost: func() { cancel(ErrLeaseLost) }}
+	renewing, end := context.WithCancel(context.WithoutCancel(ctx)) // an operation may go on after the end of its context
+	defer end()
+	k := &renewer{limiter: w.limiter, log: w.o.Logger, ctx: renewing, entity: m.Entity, lease: m.lease, lost: func() { cancel(ErrLeaseLost) }}
 	k.begin(m.lease.End().Sub(m.lease.Begin()))
 	defer k.stop()
 	err = run(ctx)

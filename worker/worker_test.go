@@ -751,3 +751,25 @@ func TestRefusalWithAPlainLimiter(t *testing.T) {
 		t.Errorf("Do = %+v; %d tokens were taken and %d returned, want 1", out, limiter.taken, limiter.returned)
 	}
 }
+
+// An operation that goes on after the end of its context still has its token.
+func TestLeaseAfterTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := buckettest.New(t, drip.Options{Concurrency: 1, Lease: 2 * time.Second})
+		w := newWorker(t, Options[string]{Limiter: bucket})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		w.Do(ctx, "shop", "", func(context.Context) error {
+			for range 10 {
+				time.Sleep(time.Second)
+				if s, err := bucket.Inspect(t.Context(), "shop"); err != nil || s.InUse != 1 {
+					t.Fatalf("%d tokens are out while the operation runs, %v", s.InUse, err)
+				}
+			}
+			return nil
+		})
+		if s, err := bucket.Inspect(t.Context(), "shop"); err != nil || s.InUse != 0 {
+			t.Errorf("%d tokens are out after it, %v", s.InUse, err)
+		}
+	})
+}
