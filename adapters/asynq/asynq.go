@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -27,11 +28,13 @@ type Options = worker.Options[*asynq.Task]
 // asynq stores the headers that a handler writes only if the task was enqueued with headers. It archives a task that is
 // postponed at its last attempt. So a Limit postpones a task without headers, or at its last attempt, as a copy: a new task
 // with another ID, which is not unique even if the task was. Enqueue tasks with Headers to avoid the copy at the first
-// postponement.
+// postponement. Without Configure each postponement is a copy, because asynq would count a failure.
 type Limit struct {
 	w         *worker.Worker[*asynq.Task]
 	client    *asynq.Client
 	inspector *asynq.Inspector
+
+	configured atomic.Bool
 }
 
 // New checks the options and makes a Limit. Its error names the field that is wrong. It connects to nothing yet.
@@ -48,7 +51,7 @@ func New(redis asynq.RedisConnOpt, o Options) (*Limit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limit{w, asynq.NewClient(redis), asynq.NewInspector(redis)}, nil
+	return &Limit{w: w, client: asynq.NewClient(redis), inspector: asynq.NewInspector(redis)}, nil
 }
 
 // Close ends the connections. Call it after the server's Shutdown.
@@ -64,6 +67,7 @@ func Headers() map[string]string { return map[string]string{header: ""} }
 // ErrorHandler handle postponed tasks. DelayedTaskCheckInterval, which bounds how late they come, defaults to a second
 // instead of five.
 func (l *Limit) Configure(c asynq.Config) asynq.Config {
+	l.configured.Store(true)
 	delay, failure, report := c.RetryDelayFunc, c.IsFailure, c.ErrorHandler
 	if delay == nil {
 		delay = asynq.DefaultRetryDelayFunc
@@ -128,7 +132,7 @@ func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
 		}
 		// asynq cuts the time to whole seconds, which would be early. The worker holds a task that comes a moment early.
 		due := out.Note.Due.Add(time.Second - early).Truncate(time.Second)
-		if h := t.Headers(); h != nil && retried < most {
+		if h := t.Headers(); h != nil && retried < most && l.configured.Load() {
 			if ctx.Err() != nil {
 				return ctx.Err() // asynq has given the task up and stores it: do not write into its map
 			}

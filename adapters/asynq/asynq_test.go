@@ -354,3 +354,34 @@ func TestAggregatedTasks(t *testing.T) {
 		t.Errorf("the groups ran as %q after %d postponements, %v", ran, postponements, err)
 	}
 }
+
+// A postponement spends no retry in a server whose Config did not go through Configure, either.
+func TestServerWithoutConfigure(t *testing.T) {
+	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("plain", time.Now().UnixNano()), Headers, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(q.redis, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(*asynq.Task) (string, error) { return "shop", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer limit.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var left []int
+	err = q.run(ctx, func(c asynq.Config) asynq.Config { return c }, limit.Middleware, func(ctx context.Context, _ workertest.Message) error {
+		retried, _ := asynq.GetRetryCount(ctx)
+		most, _ := asynq.GetMaxRetry(ctx)
+		if left = append(left, most-retried); len(left) < 3 {
+			return worker.Later(time.Millisecond, nil)
+		}
+		cancel()
+		return nil
+	})
+	if err != nil || !slices.Equal(left, []int{5, 5, 5}) {
+		t.Errorf("the task ran with %v retries left, %v", left, err)
+	}
+}
