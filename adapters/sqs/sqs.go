@@ -259,7 +259,7 @@ func (c *consumption) keep(ctx context.Context, m *types.Message) (stop func()) 
 		for {
 			select {
 			case <-ticker.C:
-				calling, cancel := context.WithTimeout(ctx, c.q.Visibility/3) // the last third is left for a second try
+				calling, cancel := context.WithTimeout(ctx, max(c.q.Visibility/3, time.Second)) // the last third is left for a second try
 				_, err := c.client.ChangeMessageVisibility(calling, &sqs.ChangeMessageVisibilityInput{
 					QueueUrl: &c.q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(c.q.Visibility),
 				})
