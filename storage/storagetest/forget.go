@@ -114,6 +114,7 @@ func (k *keepsTest) held(key, rule string) {
 const (
 	untilLater = "until later %v"
 	untilNever = "until never %v"
+	setAgain   = "set again %v"
 	decided    = "decided %v"
 	leased     = "leased %v"
 )
@@ -132,6 +133,12 @@ func (k *keepsTest) store(span time.Duration) {
 	now := time.Now().UnixMilli()
 	k.set(fmt.Sprintf(untilLater, span), now, now+2*span.Milliseconds()+10_000)
 	k.set(fmt.Sprintf(untilNever, span), now, decision.Never)
+	again := fmt.Sprintf(setAgain, span)
+	k.set(again, now, now+max(1000, span.Milliseconds()/2))
+	_, rev := get(k.t, k.s, again)
+	st := state(len(again))
+	st.Now, st.Until = now, now+2*span.Milliseconds()+10_000
+	set(k.t, k.s, again, st, rev)
 	if k.atomic == nil {
 		return
 	}
@@ -153,6 +160,7 @@ func (k *keepsTest) check(span time.Duration) {
 	k.t.Helper()
 	k.held(fmt.Sprintf(untilLater, span), fmt.Sprintf("a key is kept until its Until, which is later than the %v that have passed", span))
 	k.held(fmt.Sprintf(untilNever, span), fmt.Sprintf("a key whose Until is Never is kept for ever; %v have passed", span))
+	k.held(fmt.Sprintf(setAgain, span), fmt.Sprintf("a key is kept until the Until of its last Set, not of an earlier one; %v have passed", span))
 	if k.atomic == nil {
 		return
 	}

@@ -35,6 +35,7 @@ var wrong = map[string]func() storage.Storage{
 	"forgets 1 min of a simulation later":      func() storage.Storage { return &mutant{keep: newKeep(), simulated: 60_000} },
 	"forgets by the machine's clock at Until":  func() storage.Storage { return &mutant{keep: newKeep(), until: true} },
 	"forgets after whole seconds":              func() storage.Storage { return &mutant{keep: newKeep(), whole: true} },
+	"forgets at the Until of the first Set":    func() storage.Storage { return &mutant{keep: newKeep(), first: true} },
 	"forgets what it decided after 10 ms":      func() storage.Storage { return &decider{Storage: memory.New(), forget: 10 * time.Millisecond} },
 	"forgets what it decided after 1 s":        func() storage.Storage { return &decider{Storage: memory.New(), forget: time.Second} },
 	"forgets what it decided after 1 min":      func() storage.Storage { return &decider{Storage: memory.New(), forget: time.Minute} },
@@ -166,6 +167,7 @@ type mutant struct {
 	sliding            bool          // since the last look
 	timer              time.Duration
 	whole              bool  // seconds only
+	first              bool  // a later Set leaves the end of the first one
 	simulated          int64 // ms of a later Set's Now
 	until              bool
 	aliasGet, aliasSet bool
@@ -191,7 +193,7 @@ func (m *mutant) over(key string) {
 	if at, ok := m.times.Load(key); ok && m.forget > 0 && time.Since(at.(time.Time)) > m.forget {
 		drop = true
 	}
-	if at, ok := m.untils.Load(key); ok && (m.until || m.whole) && time.Now().UnixMilli() >= at.(int64) {
+	if at, ok := m.untils.Load(key); ok && (m.until || m.whole || m.first) && time.Now().UnixMilli() >= at.(int64) {
 		drop = true
 	}
 	if drop {
@@ -287,10 +289,13 @@ func (m *mutant) Set(ctx context.Context, key string, s storage.State, rev stora
 			err = storage.ErrConflict
 		}
 	}
+	if err == nil && m.first && rev != storage.NoRevision {
+		return nil
+	}
 	if err == nil {
 		m.times.Store(key, time.Now())
 		m.untils.Store(key, s.Until)
-		if now := time.Now().UnixMilli(); m.whole && (s.Until == decision.Never || s.Now < now-60_000 || s.Now > now+60_000) {
+		if now := time.Now().UnixMilli(); (m.whole || m.first) && (s.Until == decision.Never || s.Now < now-60_000 || s.Now > now+60_000) {
 			m.untils.Delete(key)
 		} else if m.whole {
 			m.untils.Store(key, now+(s.Until-s.Now)/1000*1000)
