@@ -37,7 +37,15 @@ var kinds = map[string]struct {
 	"sqs":      {"DRIP_SQS_URL", func(ctx context.Context) (private, error) { return servers.StartSQS(ctx) }},
 }
 
+// ownFile is the variable in which scripts/servers names the file of this program, because nobody else can remove it.
+const ownFile = "DRIP_SERVERS_RUNNER"
+
 func main() {
+	if file := os.Getenv(ownFile); file != "" {
+		if err := errors.Join(os.Remove(file), os.Unsetenv(ownFile)); err != nil {
+			fmt.Fprintln(os.Stderr, "servers:", err)
+		}
+	}
 	status, err := run(os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "servers:", err)

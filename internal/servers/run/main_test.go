@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -43,6 +45,47 @@ func TestRunGivesServers(t *testing.T) {
 	if c, err := net.DialTimeout("tcp", address, 5*time.Second); err == nil {
 		c.Close()
 		t.Error("the server goes on after the command")
+	}
+}
+
+// A signal to scripts/servers alone, such as a supervisor's, ends the command and its server.
+func TestRunEndsWithItsScript(t *testing.T) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	folder := t.TempDir()
+	command := exec.Command("../../../scripts/servers", "run", "redis", "--", "sh", "-c", `echo "$DRIP_REDIS_URL"; exec sleep 600`)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "DRIP_") {
+			command.Env = append(command.Env, v)
+		}
+	}
+	command.Env = append(command.Env, "TMPDIR="+folder)
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	url, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = command.Wait() // its status is that of the signal
+	address := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(url), "redis://"), "/0")
+	if c, err := net.DialTimeout("tcp", address, 5*time.Second); err == nil {
+		c.Close()
+		t.Error("the server goes on after the script")
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v, %v", left, err)
 	}
 }
 
