@@ -225,10 +225,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		cost, left := op.Cost[w.Unit], line.Left
-		if v.back && !op.Urgent { // it lets urgent operations pass, and keeps half of the rate once it was denied
-			left -= min(s.urgent(w.Unit), w.Rate-t.Again*(w.Rate+1)/2)
-		}
+		cost, left := op.Cost[w.Unit], line.Left-s.passing(w, op, v.back)
 		at := w.room(s, left, cost, now)
 		if max(at, s.Closed) > now {
 			v.again = max(v.again, w.spanUS(line.weight(cost)))

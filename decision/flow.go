@@ -109,6 +109,14 @@ func (s *State) urgent(unit int64) int64 {
 	return 0
 }
 
+// passing returns how much of an interval an operation that is back leaves to urgent ones. Once it was denied it keeps half.
+func (s *State) passing(w *Window, op *Op, back bool) int64 {
+	if !back || op.Urgent {
+		return 0
+	}
+	return min(s.urgent(w.Unit), w.Rate-op.Ticket.Again*(w.Rate+1)/2)
+}
+
 // inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for
 // each shared limit that is their first, so that operations of a slow endpoint do not delay operations of a fast one. A
 // line begins when a shared limit delays an operation: a limit that is not short changes no slot. If an operation that is back

@@ -155,12 +155,12 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.fits = x.bound == BoundNone
 }
 
-// passing returns how much of a window an operation that is back leaves to urgent ones, at most half of an interval.
+// passing is State.passing. A window with several intervals in a grain leaves nothing, since urgent tickets are due in all of them.
 func (x *Shared) passing(w *Window, op *Op, back bool) int64 {
-	if !back || op.Urgent || w.Interval < x.Limits.Grain {
+	if w.Interval < x.Limits.Grain {
 		return 0
 	}
-	return min(x.State.urgent(w.Unit), w.Rate/2)
+	return x.State.passing(w, op, back)
 }
 
 // reserved returns how much of a window that is longer than a grain the booked grains behind this one take.

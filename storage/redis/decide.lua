@@ -2373,7 +2373,7 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x15 = c2.Asked_3
   c2.Asked_3 = c2.Asked_3 + ((min10 < 1048576 and min10 or 1048576) - (x15 - x15 % 64) / 64)
 end
-function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, back, now)
+function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Again, op_Urgent, back, now)
   local c2 = x.State_Calendars[0]
   do
     if x.Leases.Out(now) == 0 then
@@ -2418,30 +2418,38 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
     local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
     local passing = 0
     do
-      if not back or op_Urgent or w.Interval < x.Limits_Grain then
+      if w.Interval < x.Limits_Grain then
         passing = 0
       else
-        local urgent = 0
+        local passing2 = 0
         do
-          local unit = w.Unit
-          local done
-          for i4 = 0, x.State_Flows_n - 1 do
-            local f2 = x.State_Flows[i4]
-            if f2.Key == 0 - unit then
-              urgent = f2.Units + f2.Later
-              done = true
-              break
+          if not back or op_Urgent then
+            passing2 = 0
+          else
+            local urgent = 0
+            do
+              local unit = w.Unit
+              local done
+              for i4 = 0, x.State_Flows_n - 1 do
+                local f2 = x.State_Flows[i4]
+                if f2.Key == 0 - unit then
+                  urgent = f2.Units + f2.Later
+                  done = true
+                  break
+                end
+              end
+              if not done then
+                urgent = 0
+              end
             end
-          end
-          if not done then
-            urgent = 0
+            local x2 = op_Ticket_Again * (w.Rate + 1)
+            local min2 = urgent
+            local x3 = w.Rate - (x2 - x2 % 2) / 2
+            if x3 < min2 then min2 = x3 end
+            passing2 = min2
           end
         end
-        local x2 = w.Rate
-        local min2 = urgent
-        local x3 = (x2 - x2 % 2) / 2
-        if x3 < min2 then min2 = x3 end
-        passing = min2
+        passing = passing2
       end
     end
     local left = line2.Left - passing
@@ -3631,7 +3639,7 @@ function Shared_shares(x, f, op_Urgent, back)
     x.fair = 9007199254740991
   end
 end
-function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, back, t, now)
+function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, back, t, now)
   local place2 = 0
   repeat
     local c2 = x.State_Calendars[0]
@@ -3845,30 +3853,38 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                       end
                       local passing = 0
                       do
-                        if not back or op_Urgent or w.Interval < x.Limits_Grain then
+                        if w.Interval < x.Limits_Grain then
                           passing = 0
                         else
-                          local urgent = 0
+                          local passing2 = 0
                           do
-                            local unit = w.Unit
-                            local done
-                            for i3 = 0, x.State_Flows_n - 1 do
-                              local f2 = x.State_Flows[i3]
-                              if f2.Key == 0 - unit then
-                                urgent = f2.Units + f2.Later
-                                done = true
-                                break
+                            if not back or op_Urgent then
+                              passing2 = 0
+                            else
+                              local urgent = 0
+                              do
+                                local unit = w.Unit
+                                local done
+                                for i3 = 0, x.State_Flows_n - 1 do
+                                  local f2 = x.State_Flows[i3]
+                                  if f2.Key == 0 - unit then
+                                    urgent = f2.Units + f2.Later
+                                    done = true
+                                    break
+                                  end
+                                end
+                                if not done then
+                                  urgent = 0
+                                end
                               end
-                            end
-                            if not done then
-                              urgent = 0
+                              local x5 = op_Ticket_Again * (w.Rate + 1)
+                              local min2 = urgent
+                              local x6 = w.Rate - (x5 - x5 % 2) / 2
+                              if x6 < min2 then min2 = x6 end
+                              passing2 = min2
                             end
                           end
-                          local x5 = w.Rate
-                          local min2 = urgent
-                          local x6 = (x5 - x5 % 2) / 2
-                          if x6 < min2 then min2 = x6 end
-                          passing = min2
+                          passing = passing2
                         end
                       end
                       local left = x.State_Lines[i2].Left - expects - passing
@@ -6121,30 +6137,35 @@ end
                   local line2 = s_Lines[i2]
                   local i3 = w.Unit
                   local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                  local left = line2.Left
-                  if v_back and not op_Urgent then
-                    local urgent = 0
-                    do
-                      local unit = w.Unit
-                      local done
-                      for i4 = 0, s_Flows_n - 1 do
-                        local f = s_Flows[i4]
-                        if f.Key == 0 - unit then
-                          urgent = f.Units + f.Later
-                          done = true
-                          break
+                  local passing = 0
+                  do
+                    if not v_back or op_Urgent then
+                      passing = 0
+                    else
+                      local urgent = 0
+                      do
+                        local unit = w.Unit
+                        local done
+                        for i4 = 0, s_Flows_n - 1 do
+                          local f = s_Flows[i4]
+                          if f.Key == 0 - unit then
+                            urgent = f.Units + f.Later
+                            done = true
+                            break
+                          end
+                        end
+                        if not done then
+                          urgent = 0
                         end
                       end
-                      if not done then
-                        urgent = 0
-                      end
+                      local x3 = op_Ticket_Again * (w.Rate + 1)
+                      local min2 = urgent
+                      local x4 = w.Rate - (x3 - x3 % 2) / 2
+                      if x4 < min2 then min2 = x4 end
+                      passing = min2
                     end
-                    local x3 = op_Ticket_Again * (w.Rate + 1)
-                    local min2 = urgent
-                    local x4 = w.Rate - (x3 - x3 % 2) / 2
-                    if x4 < min2 then min2 = x4 end
-                    left = left - min2
                   end
+                  local left = line2.Left - passing
                   local room = 0
                   do
                     local at2 = t
@@ -6566,7 +6587,7 @@ end
                   Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
                 end
                 Shared_enter(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, v_back, t)
-                Shared_look(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, v_back, t)
+                Shared_look(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Again, op_Urgent, v_back, t)
                 fits = fits and x2.fits
               end
               if op_Deadline > 0 and t > op_Deadline then
@@ -6862,7 +6883,7 @@ end
                     local x2 = shared[i2]
                     local place2 = 0
                     local f = s_Flows[x2.flow]
-                    place2 = Shared_place(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, slot, t)
+                    place2 = Shared_place(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, v_back, slot, t)
                     local at2 = place2
                     local is3 = at2 > slot
                     if is3 then
