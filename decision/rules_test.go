@@ -678,7 +678,7 @@ func TestChangeOfASize(t *testing.T) {
 	}
 }
 
-// A Raise of a pin gives the difference at once, and its end takes what was not used.
+// A pin with Raise gives the difference at once, and its end takes the unused part.
 func TestRaiseOfAPin(t *testing.T) {
 	window := decision.Window{Size: 50, Rate: 50, Interval: 86_400_000}
 	e := newEntity(t, window)

@@ -272,13 +272,13 @@ func (w *Window) either(s *State, old *Window, left, now int64) int64 {
 }
 
 // counts reports whether a window has another Size than the old one, and both count what operations use in the same intervals.
-// Windows that gather capacity do not: providers differ in what they give then.
+// Windows that gather capacity do not: providers differ in how they change them.
 func (w *Window) counts(old *Window) bool {
 	return w.Size != old.Size && w.Size <= w.Rate && old.Size <= old.Rate &&
 		w.Interval == old.Interval && w.Offset == old.Offset && w.Series == old.Series
 }
 
-// resize gives the window of this interval another size. What operations have used stays used, also if limits change to and fro.
+// resize gives the window of this interval another size. The use so far stays counted, also if limits change to and fro.
 // A window that owes capacity has no more of it.
 func (line *Line) resize(s *State, size int64) {
 	more := size - line.Window.Size
