@@ -12,7 +12,8 @@
 // [UseRabbitMQ], [UseRedis], [UsePostgres] and [UseSQS] give the one shared server of the test binary; it is started on
 // first use and stopped by [Main]. [OwnRabbitMQ] and its kin give a server for one test alone, which may kill and pause
 // it. Where DRIP_RABBITMQ_URL, DRIP_REDIS_URL, DRIP_POSTGRES_URL or DRIP_SQS_URL is set, the shared server is that one. A
-// server that cannot be had skips the test, or fails it when the environment variable CI is set.
+// server that cannot be had skips the test, or fails it when the environment variable CI is set. A variable that names a server which
+// is not there always fails it.
 //
 //	func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 //
@@ -25,6 +26,9 @@ package servers
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"sync"
@@ -75,8 +79,8 @@ var (
 // shared returns a function for tests, whose first call takes the server that the variable names, or starts one.
 func shared[T any](variable string, running func(url string) T, start func(context.Context) (T, error)) func(TB) T {
 	one := sync.OnceValues(func() (T, error) {
-		if url := os.Getenv(variable); url != "" {
-			return running(url), nil
+		if address := os.Getenv(variable); address != "" {
+			return running(address), reachable(variable, address)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 		defer cancel()
@@ -88,6 +92,22 @@ func shared[T any](variable string, running func(url string) T, start func(conte
 		require(t, err)
 		return s
 	}
+}
+
+// errDead is in the error of a variable that names a server which is not there. It fails a test, and skips none.
+var errDead = errors.New("no server is there")
+
+// reachable returns an error if nobody listens at the address that a variable names. It repeats no password.
+func reachable(variable, address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Port() == "" { // the client knows better
+		return nil
+	}
+	c, err := net.DialTimeout("tcp", u.Host, 10*time.Second)
+	if err != nil {
+		return fmt.Errorf("%s names %s, but %w: %w", variable, u.Host, errDead, err)
+	}
+	return c.Close()
 }
 
 // UseRabbitMQ returns the broker that all tests of this binary share. Use names of your own in it.
@@ -161,7 +181,7 @@ func require(t TB, err error) {
 	t.Helper()
 	switch {
 	case err == nil:
-	case os.Getenv("CI") != "":
+	case os.Getenv("CI") != "" || errors.Is(err, errDead):
 		t.Fatalf("%v", err)
 	default:
 		t.Skipf("%v", err)

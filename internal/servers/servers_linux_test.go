@@ -414,14 +414,28 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-type fakeTB struct {
-	TB
-	got string
+// A variable that names a dead server fails the tests with its name, and skips none.
+func TestDeadServer(t *testing.T) {
+	p, err := freePort(0)
+	check(t, err)
+	t.Setenv("CI", "")
+	t.Setenv("DRIP_NO_URL", fmt.Sprintf("redis://:secret@127.0.0.1:%d/0", p))
+	use := shared("DRIP_NO_URL", func(url string) string { return url }, func(context.Context) (string, error) { return "", ErrMissing })
+	var tb fakeTB
+	use(&tb)
+	if want := fmt.Sprintf("DRIP_NO_URL names 127.0.0.1:%d, but no server is there: ", p); tb.got != "fatal" || !strings.HasPrefix(tb.text, want) || strings.Contains(tb.text, "secret") {
+		t.Errorf("got %q, %q, want fatal, %q", tb.got, tb.text, want)
+	}
 }
 
-func (f *fakeTB) Helper()               {}
-func (f *fakeTB) Skipf(string, ...any)  { f.got = "skip" }
-func (f *fakeTB) Fatalf(string, ...any) { f.got = "fatal" }
+type fakeTB struct {
+	TB
+	got, text string
+}
+
+func (f *fakeTB) Helper()                           {}
+func (f *fakeTB) Skipf(format string, args ...any)  { f.got, f.text = "skip", fmt.Sprintf(format, args...) }
+func (f *fakeTB) Fatalf(format string, args ...any) { f.got, f.text = "fatal", fmt.Sprintf(format, args...) }
 
 func TestFreePort(t *testing.T) {
 	seen := make(map[int]bool)
