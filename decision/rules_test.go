@@ -651,14 +651,15 @@ func TestChangeOfASize(t *testing.T) {
 		owed  int64   // used above the estimate before
 		next  int64   // left on the next day
 	}{
-		"raised":                {[]int64{50, 100}, []int64{50}, 0, 100},
-		"lowered":               {[]int64{100, 60}, []int64{10}, 0, 60},
-		"lowered below the use": {[]int64{100, 30}, []int64{0}, 0, 30},
-		"lowered in steps":      {[]int64{100, 40, 30, 20}, []int64{0, 0, 0}, 0, 20},
-		"to and fro":            {[]int64{100, 30, 100, 30, 100}, []int64{0, 50, 0, 50}, 0, 100},
-		"not as far":            {[]int64{100, 30, 60}, []int64{0, 10}, 0, 60},
-		"owed, raised":          {[]int64{50, 100}, []int64{-7}, 7, 93},
-		"owed, to and fro":      {[]int64{50, 30, 50, 30}, []int64{-7, -7, -7}, 7, 23},
+		"raised":                  {[]int64{50, 100}, []int64{50}, 0, 100},
+		"lowered":                 {[]int64{100, 60}, []int64{10}, 0, 60},
+		"lowered below the use":   {[]int64{100, 30}, []int64{0}, 0, 30},
+		"lowered in steps":        {[]int64{100, 40, 30, 20}, []int64{0, 0, 0}, 0, 20},
+		"to and fro":              {[]int64{100, 30, 100, 30, 100}, []int64{0, 50, 0, 50}, 0, 100},
+		"not as far":              {[]int64{100, 30, 60}, []int64{0, 10}, 0, 60},
+		"to and fro, then raised": {[]int64{100, 30, 100, 30, 120}, []int64{0, 50, 0, 70}, 0, 120},
+		"owed, raised":            {[]int64{50, 100}, []int64{-7}, 7, 93},
+		"owed, to and fro":        {[]int64{50, 30, 50, 30}, []int64{-7, -7, -7}, 7, 23},
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := func(size int64) []decision.Window {
@@ -675,6 +676,30 @@ func TestChangeOfASize(t *testing.T) {
 			e.do(day, decision.Op{Kind: decision.Pause, For: 1})
 			e.left(c.next)
 		})
+	}
+}
+
+// The windows of a calendar begin at another time each day. So the Size may change with the day, or after it.
+func TestChangeOfASizeInACalendar(t *testing.T) {
+	const day = 86_400_000
+	e := newEntity(t, perSecond(1, 1))
+	for i, c := range []struct{ day, size, runs, left int64 }{
+		{0, 100, 50, 50}, // full before
+		{1, 120, 100, 20},
+		{1, 30, 0, 0},
+		{2, 30, 10, 20},
+		{2, 60, 0, 50}, // the use of the first day says nothing
+		{4, 80, 80, 0},
+		{4, 90, 10, 0},
+	} {
+		e.l.Windows = []decision.Window{{Size: c.size, Rate: c.size, Interval: day, Offset: begin + c.day*day, Series: 7}}
+		e.ready()
+		for range c.runs {
+			e.runs(c.day*day+int64(i), 1, newcomer)
+		}
+		e.do(c.day*day+int64(i), decision.Op{Kind: decision.Pause, For: 1})
+		e.do(c.day*day+int64(i), decision.Op{Kind: decision.Resume})
+		e.left(c.left)
 	}
 }
 

@@ -197,17 +197,18 @@ func (l *Limits) adopt(s *State, now int64) {
 				line.Window, line.Spare, line.Taken, line.Promised = Window{Unit: line.Window.Unit}, 0, now, line.Left
 			}
 		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
-			left := min(line.Left, w.Size)
+			left, turns := min(line.Left, w.Size), max(w.turns(s, s.Now, now), line.Window.turns(s, s.Now, now))
+			if w.Series == 0 {
+				turns = w.interval(now) - w.interval(s.Now)
+			}
 			if w.counts(&line.Window) {
 				line.resize(s, w.Size)
-				slow := *w
-				slow.Rate = min(w.Rate, line.Window.Rate)
-				line.Left = slow.past(s, line.Left, s.Now, now)
-				if w.interval(now) > w.interval(s.Now) {
-					line.Over = 0
+				if turns > 0 && left >= 0 {
+					line.Left = w.Size
+				} else if turns > 0 { // its debt may have to be paid by the smaller rate
+					line.Left = min(w.Size, left+min(turns, bound/w.Rate)*min(w.Rate, line.Window.Rate))
 				}
 			} else if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
-				turns := max(w.turns(s, s.Now, now), line.Window.turns(s, s.Now, now))
 				if turns > 0 {
 					line.measure(&line.Window, s, now)
 				}
@@ -216,6 +217,9 @@ func (l *Limits) adopt(s *State, now int64) {
 				line.Left = min(line.Window.past(s, left, s.Now, now), w.past(s, left, s.Now, now))
 			} else {
 				line.Left = w.either(s, &line.Window, left, now)
+			}
+			if turns > 0 {
+				line.Over = 0
 			}
 		}
 	}
@@ -274,8 +278,8 @@ func (w *Window) either(s *State, old *Window, left, now int64) int64 {
 // counts reports whether a window has another Size than the old one, and both count what operations use in the same intervals.
 // Windows that gather capacity do not: providers differ in how they change them.
 func (w *Window) counts(old *Window) bool {
-	return w.Size != old.Size && w.Size <= w.Rate && old.Size <= old.Rate &&
-		w.Interval == old.Interval && w.Offset == old.Offset && w.Series == old.Series
+	return w.Size != old.Size && w.Size <= w.Rate && old.Size <= old.Rate && w.Series == old.Series &&
+		(w.Series != 0 || w.Interval == old.Interval && w.Offset == old.Offset)
 }
 
 // resize gives the window of this interval another size. The use so far stays counted, also if limits change to and fro.

@@ -314,7 +314,61 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         local w = l_Windows[i2]
         if line2.Window_Size > 0 and w.Unit == line2.Window_Unit then
           local left = line2.Left < w.Size and line2.Left or w.Size
-          if w.Size ~= line2.Window_Size and w.Size <= w.Rate and line2.Window_Size <= line2.Window_Rate and w.Interval == line2.Window_Interval and w.Offset == line2.Window_Offset and w.Series == line2.Window_Series then
+          local turns = 0
+          do
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max2 = s_Now
+                local x2 = s_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = s_Now
+              end
+            end
+            local since2 = since
+            local turns2 = 0
+            if since2 < w.Offset and w.Offset <= now then
+              turns2 = turns2 + 1
+            end
+            if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+              turns2 = turns2 + 1
+            end
+            turns = turns2
+          end
+          local turns2 = 0
+          do
+            local since = 0
+            do
+              if line2.Window_Size > line2.Window_Rate then
+                local max2 = s_Now
+                local x2 = s_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = s_Now
+              end
+            end
+            local since2 = since
+            local turns3 = 0
+            if since2 < line2.Window_Offset and line2.Window_Offset <= now then
+              turns3 = turns3 + 1
+            end
+            if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
+              turns3 = turns3 + 1
+            end
+            turns2 = turns3
+          end
+          local turns3 = turns > turns2 and turns or turns2
+          if w.Series == 0 then
+            local t = now - w.Offset
+            local by2 = w.Interval
+            local t2 = s_Now - w.Offset
+            local by3 = w.Interval
+            turns3 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+          end
+          if w.Size ~= line2.Window_Size and w.Size <= w.Rate and line2.Window_Size <= line2.Window_Rate and w.Series == line2.Window_Series and (w.Series ~= 0 or w.Interval == line2.Window_Interval and w.Offset == line2.Window_Offset) then
             do
               local size = w.Size
               local more2 = size - line2.Window_Size
@@ -333,130 +387,19 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
             end
-            local slow_Size, slow_Rate, slow_Interval, slow_Offset, slow_Series = w.Size, w.Rate, w.Interval, w.Offset, w.Series
-            slow_Rate = w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate
-            local past = 0
-            do
-              local left2 = line2.Left
-              if slow_Series == 0 then
-                local gain = 0
-                do
-                  if now <= s_Now then
-                    gain = left2
-                  else
-                    local t = now - slow_Offset
-                    local since = 0
-                    do
-                      if slow_Size > slow_Rate then
-                        local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local t2 = since - slow_Offset
-                    local n2 = (t - t % slow_Interval) / slow_Interval - (t2 - t2 % slow_Interval) / slow_Interval
-                    if n2 <= 0 then
-                      gain = left2
-                    else
-                      local x2 = slow_Size - left2
-                      if n2 > (x2 - x2 % slow_Rate) / slow_Rate then
-                        gain = slow_Size
-                      else
-                        gain = left2 + n2 * slow_Rate
-                      end
-                    end
-                  end
-                end
-                past = gain
-              else
-                local turns = 0
-                do
-                  local since = 0
-                  do
-                    if slow_Size > slow_Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local since2 = since
-                  local turns2 = 0
-                  if since2 < slow_Offset and slow_Offset <= now then
-                    turns2 = turns2 + 1
-                  end
-                  if since2 < slow_Offset + slow_Interval and slow_Offset + slow_Interval <= now then
-                    turns2 = turns2 + 1
-                  end
-                  turns = turns2
-                end
-                local min2 = slow_Size
-                local x2 = left2 + turns * slow_Rate
-                if x2 < min2 then min2 = x2 end
-                past = min2
-              end
-            end
-            line2.Left = past
-            local t = now - w.Offset
-            local by2 = w.Interval
-            local t2 = s_Now - w.Offset
-            local by3 = w.Interval
-            if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
-              line2.Over = 0
+            if turns3 > 0 and left >= 0 then
+              line2.Left = w.Size
+            elseif turns3 > 0 then
+              local y = w.Rate
+              local min2 = turns3
+              local x2 = (1125899906842624 - 1125899906842624 % y) / y
+              if x2 < min2 then min2 = x2 end
+              local min3 = w.Size
+              local x3 = left + min2 * (w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate)
+              if x3 < min3 then min3 = x3 end
+              line2.Left = min3
             end
           elseif w.Series ~= 0 and w.Series == line2.Window_Series then
-            local turns = 0
-            do
-              local since = 0
-              do
-                if w.Size > w.Rate then
-                  local max2 = s_Now
-                  local x2 = s_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
-                else
-                  since = s_Now
-                end
-              end
-              local since2 = since
-              local turns2 = 0
-              if since2 < w.Offset and w.Offset <= now then
-                turns2 = turns2 + 1
-              end
-              if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-                turns2 = turns2 + 1
-              end
-              turns = turns2
-            end
-            local turns2 = 0
-            do
-              local since = 0
-              do
-                if line2.Window_Size > line2.Window_Rate then
-                  local max2 = s_Now
-                  local x2 = s_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
-                else
-                  since = s_Now
-                end
-              end
-              local since2 = since
-              local turns3 = 0
-              if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                turns3 = turns3 + 1
-              end
-              if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                turns3 = turns3 + 1
-              end
-              turns2 = turns3
-            end
-            local turns3 = turns > turns2 and turns or turns2
             if turns3 > 0 then
               do
                 local spare = 0
@@ -555,7 +498,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 past = gain
               else
-                local turns = 0
+                local turns4 = 0
                 do
                   local since = 0
                   do
@@ -569,17 +512,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     end
                   end
                   local since2 = since
-                  local turns2 = 0
+                  local turns5 = 0
                   if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                    turns2 = turns2 + 1
+                    turns5 = turns5 + 1
                   end
                   if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                    turns2 = turns2 + 1
+                    turns5 = turns5 + 1
                   end
-                  turns = turns2
+                  turns4 = turns5
                 end
                 local min2 = line2.Window_Size
-                local x2 = left + turns * line2.Window_Rate
+                local x2 = left + turns4 * line2.Window_Rate
                 if x2 < min2 then min2 = x2 end
                 past = min2
               end
@@ -623,7 +566,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 past2 = gain
               else
-                local turns = 0
+                local turns4 = 0
                 do
                   local since = 0
                   do
@@ -637,17 +580,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     end
                   end
                   local since2 = since
-                  local turns2 = 0
+                  local turns5 = 0
                   if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                    turns2 = turns2 + 1
+                    turns5 = turns5 + 1
                   end
                   if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                    turns2 = turns2 + 1
+                    turns5 = turns5 + 1
                   end
-                  turns = turns2
+                  turns4 = turns5
                 end
                 local min2 = line2.Window_Size
-                local x2 = left + turns * line2.Window_Rate
+                local x2 = left + turns4 * line2.Window_Rate
                 if x2 < min2 then min2 = x2 end
                 past2 = min2
               end
@@ -691,7 +634,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 past3 = gain
               else
-                local turns = 0
+                local turns4 = 0
                 do
                   local since = 0
                   do
@@ -705,17 +648,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     end
                   end
                   local since2 = since
-                  local turns2 = 0
+                  local turns5 = 0
                   if since2 < w.Offset and w.Offset <= now then
-                    turns2 = turns2 + 1
+                    turns5 = turns5 + 1
                   end
                   if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-                    turns2 = turns2 + 1
+                    turns5 = turns5 + 1
                   end
-                  turns = turns2
+                  turns4 = turns5
                 end
                 local min2 = w.Size
-                local x2 = left + turns * w.Rate
+                local x2 = left + turns4 * w.Rate
                 if x2 < min2 then min2 = x2 end
                 past3 = min2
               end
@@ -797,6 +740,9 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               either = left > gain and left or gain
             end
             line2.Left = either
+          end
+          if turns3 > 0 then
+            line2.Over = 0
           end
         end
       end
