@@ -377,14 +377,14 @@ func (b *Bucket) announce(ctx context.Context, entityID string, perSecond float6
 	}
 	level := 0.0 // of the slowest window
 	for _, w := range l.Windows {
-		if w.Unit == 0 {
-			level = max(level, perSecond*milliseconds(w.Interval).Seconds()/float64(min(w.Rate, w.Size)))
+		if w.Unit == 0 && perSecond > 0 {
+			level = max(level, 1./decision.Whole, perSecond*milliseconds(w.Interval).Seconds()/float64(min(w.Rate, w.Size)))
 		}
 	}
 	if level == 0 {
 		level = 1
 	}
-	op, a := decision.Op{Kind: decision.Announce, For: wholeMilliseconds(d), Level: int64(max(1, decision.Whole*min(1, level)))}, decision.Answer{}
+	op, a := decision.Op{Kind: decision.Announce, For: wholeMilliseconds(d), Level: int64(decision.Whole * min(1, level))}, decision.Answer{}
 	_, err = b.do(ctx, entityID, 0, &op, &a, time.Time{})
 	return err
 }

@@ -457,6 +457,7 @@ func TestAnnouncedLevel(t *testing.T) {
 		"of no calls":        {drip.Limit{Size: 100, RefreshRate: 1, Unit: Tokens}, 2, 1},
 		"a gain above Size":  {drip.Limit{Size: 10, RefreshRate: 1000}, 5, 0.5},
 		"next to nothing":    {drip.Limit{Size: 20, RefreshRate: 10}, 0.001, 0.02},
+		"less than a float":  {drip.Limit{Size: 20, RefreshRate: 10}, math.SmallestNonzeroFloat64, 0.02},
 	} {
 		o := Options(c.limit)
 		o.Follow = true
