@@ -2,6 +2,7 @@ package drip
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -46,7 +47,24 @@ func Monthly(location *time.Location) Alignment { return Alignment{by: byMonth, 
 
 // StartingAt is for intervals of which one begins at t, such as the time at which a tenant's subscription began.
 // Options.Limits can give each entity its own.
-func StartingAt(t time.Time) Alignment { return Alignment{by: byTime, at: t.UnixMilli()} }
+func StartingAt(t time.Time) Alignment {
+	at := t.UnixMilli()
+	if time.UnixMilli(at).Unix() != t.Unix() { // it overflows
+		at = tooFar
+	}
+	return Alignment{by: byTime, at: at}
+}
+
+// tooFar is the time of a StartingAt that milliseconds can't hold.
+const tooFar = math.MaxInt64
+
+// check returns an error, which begins with the name of the field, for a time that is too far away.
+func (a Alignment) check(name string) error {
+	if a.by == byTime && a.at == tooFar {
+		return fmt.Errorf("%s begins more than 292 million years before or after 1970", name)
+	}
+	return nil
+}
 
 // ByEntity moves the intervals of each entity by a time that drip computes from the entity's name. So a thousand
 // entities with a minute do not all go on at the same moment. Use it for limits that gather capacity steadily, as a leaky

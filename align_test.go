@@ -242,6 +242,8 @@ func TestBadAlign(t *testing.T) {
 		"RefreshInterval is 1h0m0s; it must be 0":             {Align: drip.Daily(nil), RefreshInterval: time.Hour},
 		"Windows[0].RefreshInterval is 24h0m0s; it must be 0": {Windows: []drip.Window{{Size: 5, RefreshInterval: 24 * time.Hour, Align: drip.Monthly(nil)}}},
 		`Shared["app"].RefreshInterval is 1s; it must be 0`:   {Shared: map[string]drip.Limit{"app": {Size: 1, RefreshInterval: time.Second, Align: drip.Weekly(nil)}}},
+		"Align begins more than 292 million years":            {Align: drip.StartingAt(time.Unix(1<<60, 0))},
+		"Windows[0].Align begins more than 292 million years": {Windows: []drip.Window{{Size: 5, RefreshInterval: time.Hour, Align: drip.StartingAt(time.Unix(-1<<60, 0))}}},
 	} {
 		if _, err := drip.New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New: %v, want %q", err, want)
@@ -251,6 +253,22 @@ func TestBadAlign(t *testing.T) {
 	pin := drip.Pin{Window: drip.Window{Size: 1, Align: drip.Daily(nil), RefreshInterval: time.Hour}}
 	if err := b.Pin(t.Context(), "shop", pin); err == nil || errors.Is(err, drip.ErrNoEntity) || !strings.Contains(err.Error(), "Pin.Align") {
 		t.Errorf("Pin: %v", err)
+	}
+	pin.Align = drip.StartingAt(time.Unix(1<<60, 0))
+	if err := b.Pin(t.Context(), "shop", pin); err == nil || !strings.Contains(err.Error(), "Pin.Align begins") {
+		t.Errorf("Pin: %v", err)
+	}
+}
+
+// StartingAt takes the year 1, which is the zero time, as well as any that a calendar has.
+func TestStartingFarAway(t *testing.T) {
+	for _, begin := range []time.Time{{}, time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)} {
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		b := buckettest.New(t, drip.Options{Size: 1, RefreshInterval: 7 * time.Second, Align: drip.StartingAt(begin), Clock: func() time.Time { return now }})
+		end := buckettest.Inspect(t, b, "shop").Windows[0].Refresh
+		if (end.Unix()-begin.Unix())%7 != 0 || !end.After(now) || end.After(now.Add(7*time.Second)) {
+			t.Errorf("intervals that begin at %v: one ends at %v", begin, end)
+		}
 	}
 }
 

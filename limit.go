@@ -192,6 +192,8 @@ func (o *Options) limits(units units, by asked) (decision.Limits, error) {
 		} else {
 			d.Interval = milliseconds(name+"RefreshInterval", w.RefreshInterval)
 		}
+		far := w.Align.check(name + "Align")
+		check(far == nil, "%w", far)
 		w.Align.align(&d, by)
 		l.Windows = append(l.Windows, d)
 	}

@@ -85,6 +85,9 @@ func (p *Pin) limit(entityID string, units units) (l decision.PinnedLimit, err e
 	if p.Align.Calendar() {
 		return l, errors.New("Pin.Align is a calendar's; a pin has a RefreshInterval")
 	}
+	if err := p.Align.check("Pin.Align"); err != nil {
+		return l, err
+	}
 	unit, err := units.number(p.Unit)
 	if err != nil {
 		return l, fmt.Errorf("Pin.Unit: %w", err)
