@@ -272,6 +272,34 @@ func TestStartingFarAway(t *testing.T) {
 	}
 }
 
+// A Pin that is aligned ByEntity has the intervals of the limit that is aligned so.
+func TestPinByEntity(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	limit := drip.Limit{Size: 10, RefreshRate: 10, RefreshInterval: time.Hour, Align: drip.ByEntity()}
+	tried := limit
+	tried.Shadow = true
+	o := drip.Options{
+		Size: 10, RefreshRate: 10, RefreshInterval: time.Hour, Align: drip.ByEntity(), Clock: func() time.Time { return now },
+		Shared: map[string]drip.Limit{"app": limit, "tried": tried, "shadow:tried": tried},
+	}
+	for _, o.Shadow = range []bool{false, true} {
+		b := buckettest.New(t, o)
+		ids := []string{"shop", drip.SharedID("app"), drip.SharedID("tried"), drip.SharedID("shadow:tried"), drip.ShadowID("shop")}
+		if o.Shadow {
+			ids = ids[1:] // it has no own limit
+		} else {
+			ids = ids[:4]
+		}
+		for _, id := range ids {
+			ok(t, b.Pin(t.Context(), id, drip.Pin{Window: drip.Window{Size: 5, RefreshInterval: time.Hour, Align: drip.ByEntity()}}))
+			w := buckettest.Inspect(t, b, id).Windows
+			if len(w) != 2 || w[0].Refresh != w[1].Refresh {
+				t.Errorf("%s, on trial %v: %+v; want the pin's intervals to end with those of the limit", id, o.Shadow, w)
+			}
+		}
+	}
+}
+
 func TestAlignmentText(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "daily": "daily UTC", "daily UTC": "daily UTC", "weekly Europe/Berlin": "weekly Europe/Berlin", "monthly Asia/Tokyo": "monthly Asia/Tokyo",

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
@@ -35,7 +36,11 @@ type Pin struct {
 // of the pin as long as the pin holds. An error names the wrong field; it is ErrUnit for a unit that no window of the
 // Options counts.
 func (b *Bucket) Pin(ctx context.Context, entityID string, p Pin) error {
-	limit, err := p.limit(entityID, b.units)
+	name, shared := strings.CutPrefix(entityID, sharedMark)
+	if !shared && b.of(entityID).trial {
+		name = strings.TrimPrefix(name, shadowMark)
+	}
+	limit, err := p.limit(name, b.units)
 	op, a := decision.Op{Kind: decision.Pin, Pin: &limit}, decision.Answer{}
 	if p.For > 0 {
 		op.For = wholeMilliseconds(p.For)
@@ -55,8 +60,8 @@ func (b *Bucket) Unpin(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "unpin", entityID, decision.Unpin, 0)
 }
 
-// limit returns p for package decision. Its error names the field.
-func (p *Pin) limit(entityID string, units units) (l decision.PinnedLimit, err error) {
+// limit returns p for package decision, for an entity or a shared limit by its name. Its error names the field.
+func (p *Pin) limit(name string, units units) (l decision.PinnedLimit, err error) {
 	switch {
 	case p.Size < 0, p.Size > decision.MostUnits:
 		return l, fmt.Errorf("Pin.Size is %d; it must be at least 1 and at most %d, or 0", p.Size, int64(decision.MostUnits))
@@ -96,7 +101,7 @@ func (p *Pin) limit(entityID string, units units) (l decision.PinnedLimit, err e
 		Size: int64(cmp.Or(p.Size, p.RefreshRate)), Rate: int64(cmp.Or(p.RefreshRate, p.Size)), Interval: p.RefreshInterval.Milliseconds(),
 		Unit: unit,
 	}
-	p.Align.align(&l.Window, asked{entity: entityID})
+	p.Align.align(&l.Window, asked{entity: name})
 	return l, nil
 }
 
