@@ -273,17 +273,24 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 // Calling Settle twice is safe: the second call returns ErrNoLease, and so does a call after the lease has ended. Call
 // it with a context that is still alive, such as context.WithoutCancel of the handler's.
 func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
-	op := decision.Op{Kind: decision.Settle, Lease: l.l, Cost: l.l.Cost}
-	op.Cost[0] = int64(cost)
-	for _, of := range costs {
-		if err := b.units.set(&op.Cost, of); err != nil {
-			return fmt.Errorf("drip: settle %q: %w", entityID, err)
-		}
-	}
-	if err := b.units.valid(&op.Cost); err != nil {
+	op := decision.Op{Kind: decision.Settle, Lease: l.l}
+	var err error
+	if op.Cost, err = b.charge(&l, cost, costs); err != nil {
 		return fmt.Errorf("drip: settle %q: %w", entityID, err)
 	}
 	return b.leased(ctx, "settle", entityID, &l, &op)
+}
+
+// charge returns the real cost of an operation.
+func (b *Bucket) charge(l *Lease, cost int, costs []Costs) (decision.Cost, error) {
+	real := l.l.Cost
+	real[0] = int64(cost)
+	for _, of := range costs {
+		if err := b.units.set(&real, of); err != nil {
+			return real, err
+		}
+	}
+	return real, b.units.valid(&real)
 }
 
 // Cancel undoes an Admit. It gives back a lease with its whole cost, as for an operation that was never sent, or frees

@@ -328,16 +328,22 @@ func (s *Shadow) take(l Lease) (g *ghost, alone bool) {
 	return g, l.l.ID < 0
 }
 
-// Settle does as Bucket.Settle. For an operation that would have been postponed it reports the duration and the cost.
+// Settle does as Bucket.Settle. For an operation that would have been postponed it reports the duration and the cost, and
+// a second call returns nil.
 func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
 	end := time.Now()
 	var err error
-	if l.l.ID >= 0 {
+	other := l.entity != entityID // an error of the Bucket
+	if l.l.ID >= 0 || other {
 		err = s.Bucket.Settle(ctx, entityID, l, cost, costs...)
-	} else if cost < 0 || cost > decision.MostUnits {
-		err = fmt.Errorf("drip: settle %q: %w", entityID, ErrCost)
+	} else if b, ok := s.Bucket.(interface {
+		charge(*Lease, int, []Costs) (decision.Cost, error)
+	}); ok {
+		if _, err = b.charge(&l, cost, costs); err != nil {
+			err = fmt.Errorf("drip: settle %q: %w", entityID, err)
+		}
 	}
-	if errors.Is(err, ErrCost) || errors.Is(err, ErrUnit) { // the lease is still out
+	if other || errors.Is(err, ErrCost) || errors.Is(err, ErrUnit) { // the lease is still out
 		return err
 	}
 	s.mu.Lock()
@@ -356,6 +362,9 @@ func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int,
 
 // Cancel does as Bucket.Cancel.
 func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error {
+	if a.Lease.entity != entityID { // an error of the Bucket, unless it is a ticket
+		return s.Bucket.Cancel(ctx, entityID, a)
+	}
 	s.mu.Lock()
 	g, alone := s.take(a.Lease)
 	var real Admission
@@ -381,7 +390,7 @@ func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error
 
 // Renew does as Bucket.Renew. The lease of an operation that would have been postponed never ends.
 func (s *Shadow) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
-	if l.l.ID < 0 {
+	if l.l.ID < 0 && l.entity == entityID {
 		l.l.End = time.Now().Add(ghostLease).UnixMilli()
 		return l, nil
 	}

@@ -513,3 +513,41 @@ func TestShadowKeepsNoMap(t *testing.T) {
 		}
 	})
 }
+
+// A lease that the Shadow alone knows is checked as one of the Bucket. What was refused stays out.
+func TestShadowChecksItsLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := Options{Size: 1, RefreshRate: 1, Windows: []Window{{Size: 9, RefreshInterval: time.Hour, Unit: "points"}}, Start: time.Unix(0, 0)}
+		for _, o.Shadow = range []bool{false, true} {
+			s := &Shadow{Bucket: newBucket(t, o)}
+			defer s.Close()
+			for n := range 3 { // the first one would run, and the last one never
+				r := Request{Cost: 1 + n/2}
+				a, err := s.Admit(t.Context(), "shop", r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ghosts, leases := len(s.ghosts), len(s.leases)
+				_, renew := s.Renew(t.Context(), "other", a.Lease)
+				for _, c := range []struct{ err, want error }{
+					{s.Settle(t.Context(), "shop", a.Lease, 1, Costs{"pages": 1}), ErrUnit},
+					{s.Settle(t.Context(), "shop", a.Lease, 1, Costs{"points": -1}), ErrCost},
+					{s.Settle(t.Context(), "shop", a.Lease, -1), ErrCost},
+					{s.Settle(t.Context(), "other", a.Lease, 1), ErrNoLease},
+					{s.Cancel(t.Context(), "other", Admission{Lease: a.Lease}), ErrNoLease},
+					{renew, ErrNoLease},
+				} {
+					if !errors.Is(c.err, c.want) {
+						t.Errorf("operation %d: %v, want %v", n, c.err, c.want)
+					}
+				}
+				if len(s.ghosts) != ghosts || len(s.leases) != leases {
+					t.Errorf("operation %d: %d ghosts with %d leases are left of %d with %d", n, len(s.ghosts), len(s.leases), ghosts, leases)
+				}
+				if err := s.Settle(t.Context(), "shop", a.Lease, 1, Costs{"points": 1}); err != nil {
+					t.Errorf("operation %d: %v", n, err)
+				}
+			}
+		}
+	})
+}
