@@ -66,6 +66,25 @@ func ExampleNew_ownTrial() {
 // The consumer uses the tickets of a Shadow.
 var _ consumer.Admitter = (*drip.Shadow)(nil)
 
+// An entity whose name begins like a ShadowID is any entity while nothing is on trial.
+func TestNameLikeAShadowID(t *testing.T) {
+	for name, o := range map[string]drip.Options{
+		"nothing": {}, "a limit": {Shared: map[string]drip.Limit{"app": {Size: 9, Shadow: true}}}, "the own": {Shadow: true},
+	} {
+		var meters oteltest.Meters
+		o.Start = time.Unix(0, 0)
+		bucket, err := telemetry.New(o, &meters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		buckettest.Runs(t, bucket, "shadow:shop", drip.Request{})
+		trials := meters.Sum("drip.decisions", attribute.Bool("drip.trial", true))
+		if leases := meters.Sum("drip.leases"); (trials == 0) != (name == "nothing") || leases != 1-trials {
+			t.Errorf("%s is on trial: %v trials and %v leases", name, trials, leases)
+		}
+	}
+}
+
 // The metrics show what would have been postponed, and tell the answers of limits on trial from the others.
 func TestShadowIsMeasured(t *testing.T) {
 	for name, c := range map[string]struct {

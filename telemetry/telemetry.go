@@ -59,6 +59,7 @@ type Bucket struct {
 	delay      metric.Float64Histogram
 	throttled  metric.Int64Counter
 	leases     leases
+	trial      bool // some limits are on trial
 
 	// The labels of the metrics, made once.
 	run, failed, put, every labels
@@ -92,6 +93,10 @@ func New(o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValu
 	}
 	if err := b.instruments(p.Meter(scope)); err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	b.trial = o.Shadow
+	for _, l := range o.Shared {
+		b.trial = b.trial || l.Shadow
 	}
 	b.begin(1 + len(o.Windows))
 	return b, nil
@@ -192,7 +197,7 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 // Admit does as drip.Bucket.Admit.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error) {
 	a, err := b.Bucket.Admit(ctx, entityID, r)
-	if strings.HasPrefix(entityID, drip.ShadowID("")) {
+	if b.trial && strings.HasPrefix(entityID, drip.ShadowID("")) {
 		b.tried(ctx, &a, err)
 		return a, err
 	}
