@@ -203,7 +203,7 @@ func (s *Shadow) try(ctx context.Context, entityID string, r Request, a *Admissi
 // haunt keeps the ghost of an operation that runs with a lease, after the answer that it got.
 func (s *Shadow) haunt(g *ghost, a Admission, l Lease) {
 	if a.Delay > 0 {
-		s.postponed(g.entity, a)
+		s.postponed(l.entity, a)
 	}
 	r := &g.request
 	r.Ticket, r.Now = a.Ticket, time.Time{}
@@ -244,7 +244,7 @@ func (s *Shadow) run(g *ghost, a Admission) {
 
 func (s *Shadow) postponed(entityID string, a Admission) {
 	if s.OnPostponed != nil {
-		s.OnPostponed(strings.TrimPrefix(entityID, shadowMark), a)
+		s.OnPostponed(entityID, a)
 	}
 }
 
@@ -254,7 +254,7 @@ func (s *Shadow) back(g *ghost) {
 	defer cancel()
 	a, err := s.Bucket.Admit(ctx, g.entity, g.request)
 	if err == nil && a.Delay > 0 {
-		s.postponed(g.entity, a)
+		s.postponed(g.key.entity, a)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

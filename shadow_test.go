@@ -551,3 +551,24 @@ func TestShadowChecksItsLeases(t *testing.T) {
 		}
 	})
 }
+
+// An entity whose name begins like a ShadowID is any entity while nothing is on trial.
+func TestNameLikeAShadowID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		weighed := ""
+		b := newBucket(t, Options{
+			Size: 1, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 9}}, Weight: func(entity string) int { weighed = entity; return 1 },
+		})
+		postponed := ""
+		s := &Shadow{Bucket: b, OnPostponed: func(entity string, _ Admission) { postponed = entity }}
+		defer s.Close()
+		for range 2 {
+			if _, err := s.Admit(t.Context(), "shadow:shop", Request{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if weighed != "shadow:shop" || postponed != "shadow:shop" {
+			t.Errorf("weighed %q, postponed %q", weighed, postponed)
+		}
+	})
+}

@@ -170,7 +170,11 @@ func (b *Bucket) within(ctx context.Context, entityID string, which uint64, now 
 	}
 	weight := int64(1)
 	if b.options.Weight != nil {
-		weight = int64(max(1, min(b.options.Weight(strings.TrimPrefix(entityID, shadowMark)), mostWeight)))
+		name := entityID
+		if b.trial {
+			name = strings.TrimPrefix(name, shadowMark)
+		}
+		weight = int64(max(1, min(b.options.Weight(name), mostWeight)))
 	}
 	within := make([]storage.Within, 0, bits.OnesCount64(which))
 	for i := range b.shared {
