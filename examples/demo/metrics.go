@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -51,7 +52,7 @@ func serveMetrics(address string) (p metric.MeterProvider, stop func(), err erro
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 2 * time.Second}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestMetricsAddresses(t *testing.T) {
@@ -46,6 +49,19 @@ func TestServeMetrics(t *testing.T) {
 	counter.Add(context.Background(), 3)
 	if text := get(t, address); !strings.Contains(text, "\nthings_total{") {
 		t.Errorf("the metrics are\n%s", text)
+	}
+	// A client that sends no whole header does not keep its connection.
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("GET /metrics HTTP/1.1\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("half a header keeps its connection: %v", err)
 	}
 	// A process that gets no port works without one.
 	meters, stopOther, err := serveMetrics(address)

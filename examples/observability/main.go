@@ -76,7 +76,7 @@ func run(ctx context.Context, url, storageURL string, listener net.Listener, out
 		return err
 	}
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(metrics))
-	server := &http.Server{Handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
+	server := &http.Server{Handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), ReadHeaderTimeout: 2 * time.Second}
 	go server.Serve(listener)
 	defer server.Close()
 
