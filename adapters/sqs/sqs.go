@@ -77,8 +77,8 @@ const (
 )
 
 // Consume handles messages of the queue until ctx ends, and returns nil when the messages in hand have ended. The handlers'
-// context ends worker.DrainTime after ctx. It returns an error at once if a field of q is wrong. If SQS fails, Consume logs
-// that and tries again.
+// context ends worker.DrainTime after ctx. It returns an error at once if a field of q is wrong, or if SQS has no queue
+// q.DeadLetters. If SQS fails, Consume logs that and tries again.
 func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *types.Message) error) error {
 	q.Visibility, q.InHand = cmp.Or(q.Visibility, 30*time.Second), cmp.Or(q.InHand, 64)
 	switch {
@@ -94,6 +94,9 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return fmt.Errorf("dripsqs: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
 	case handle == nil:
 		return errors.New("dripsqs: handle is nil") // else each message would fail, and be given up
+	}
+	if err := l.missing(ctx, q.DeadLetters); err != nil { // a message that is given up would run again and again
+		return fmt.Errorf("dripsqs: Queue.DeadLetters is %s: %w", q.DeadLetters, err)
 	}
 	handling, end := worker.Drain(ctx)
 	defer end()
@@ -144,6 +147,29 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		}
 	}
 	return nil
+}
+
+// missing returns an error if SQS says twice that it has no such queue: it may not know a queue in the first second.
+func (l *Limit) missing(ctx context.Context, queue string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for again := false; ; again = true {
+		_, err := l.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+			QueueUrl: &queue, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
+		})
+		none := (*types.QueueDoesNotExist)(nil)
+		switch {
+		case !errors.As(err, &none): // it may lack the permission to ask
+			return nil
+		case again:
+			return err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // seconds returns d in whole seconds, as SQS takes it.

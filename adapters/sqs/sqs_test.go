@@ -310,6 +310,32 @@ func TestLargestMessage(t *testing.T) {
 	}
 }
 
+// Without the queue of the dead letters Consume does not begin: a message that is given up would run again and again.
+func TestNoDeadLetters(t *testing.T) {
+	q := opened(t, "letterless", nil)
+	if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("body")}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(q.client, Options{
+		Limiter: buckettest.New(t, drip.Options{}), Entity: func(*types.Message) (string, error) { return "shop", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	none := q.letters + "-none"
+	err = limit.Consume(ctx, Queue{URL: q.url, DeadLetters: none}, func(context.Context, *types.Message) error {
+		t.Error("a message runs")
+		cancel()
+		return nil
+	})
+	var missing *types.QueueDoesNotExist
+	if !errors.As(err, &missing) || !strings.Contains(err.Error(), "Queue.DeadLetters") || !strings.Contains(err.Error(), none) {
+		t.Errorf("Consume = %v; want the name of the missing queue", err)
+	}
+}
+
 // A delay that is too long for SQS begins with its longest.
 func TestLongDelay(t *testing.T) {
 	q := opened(t, "long", nil)
