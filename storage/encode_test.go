@@ -79,7 +79,7 @@ func TestImpossibleStates(t *testing.T) {
 		"a window without a rate":     func(s *decision.State) { s.Lines[0].Window.Rate = 0 },
 		"a window without a time":     func(s *decision.State) { s.Lines[1].Window.Interval = 0 },
 		"a window of a negative size": func(s *decision.State) { s.Lines[1].Window.Size = -1 },
-		"used too much, below none":  func(s *decision.State) { s.Lines[0].Over = -1 },
+		"used too much, below none":   func(s *decision.State) { s.Lines[0].Over = -1 },
 		"estimates below none":        func(s *decision.State) { s.Lines[0].Estimated = -1 },
 		"a window above all":          func(s *decision.State) { s.Lines[1].Window.Size = decision.MostUnits + 1 },
 		"a pin without a rate":        func(s *decision.State) { s.Pins[0].Limit.Window.Rate = 0 },

@@ -433,9 +433,13 @@ type fakeTB struct {
 	got, text string
 }
 
-func (f *fakeTB) Helper()                           {}
-func (f *fakeTB) Skipf(format string, args ...any)  { f.got, f.text = "skip", fmt.Sprintf(format, args...) }
-func (f *fakeTB) Fatalf(format string, args ...any) { f.got, f.text = "fatal", fmt.Sprintf(format, args...) }
+func (f *fakeTB) Helper() {}
+func (f *fakeTB) Skipf(format string, args ...any) {
+	f.got, f.text = "skip", fmt.Sprintf(format, args...)
+}
+func (f *fakeTB) Fatalf(format string, args ...any) {
+	f.got, f.text = "fatal", fmt.Sprintf(format, args...)
+}
 
 func TestFreePort(t *testing.T) {
 	seen := make(map[int]bool)
