@@ -127,8 +127,8 @@ func (v *Level) end() int64 {
 	return end
 }
 
-// follow brings the level to a time. Each window keeps its remaining and its promised capacity. l are the limits without
-// a level.
+// follow brings the level to a time. Each window keeps its remaining and its promised capacity, or its use if it counts the use of
+// an interval. l are the limits without a level.
 func (l *Limits) follow(s *State, v *Level, t int64) {
 	first := l.Windows[0].Interval
 	if s.Tokens != 0 && t-s.Now > max(longPause, min(first, longPause)*10) && v.end() > t {
@@ -149,10 +149,14 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 			code, line := &l.Windows[i], &s.Lines[i]
 			old, w := code.at(v.Part), code.at(part)
 			if line.Window == old {
-				line.Left = old.gain(s, line.Left, s.Now, t)
-				// Intervals of another length begin at other times. One that would begin too early brings nothing.
-				if w.Next(t)-old.begin(old.interval(t)) < code.Interval {
-					line.Left -= w.Rate
+				if w.counts(&old) {
+					line.resize(s, &w, t)
+				} else {
+					line.Left = old.gain(s, line.Left, s.Now, t)
+					// Intervals of another length begin at other times. One that would begin too early brings nothing.
+					if w.Next(t)-old.begin(old.interval(t)) < code.Interval {
+						line.Left -= w.Rate
+					}
 				}
 				line.Window, line.Left, line.Promised = w, min(line.Left, w.Size), min(line.Promised, w.Size)
 				line.clip(&w, s.LastID)

@@ -679,6 +679,68 @@ func TestChangeOfASize(t *testing.T) {
 	}
 }
 
+// The use stays counted if a level falls, and its rise gives the difference. Then Options with a smaller Size leave nothing.
+func TestChangeOfASizeAtALevel(t *testing.T) {
+	of := func(size int64) []decision.Window {
+		return []decision.Window{{Size: size, Rate: size, Interval: 3_600_000}}
+	}
+	e := newEntity(t, of(100)...)
+	e.runs(0, 20, newcomer)
+	e.do(0, decision.Op{Kind: decision.Announce, Level: decision.Whole / 2, For: 60_000})
+	e.do(1, decision.Op{Kind: decision.Pause, For: 1})
+	e.left(30)
+	e.l.Windows = of(30)
+	e.ready()
+	e.do(2, decision.Op{Kind: decision.Pause, For: 1})
+	e.left(0)
+	e.do(70_000, decision.Op{Kind: decision.Pause, For: 1})
+	e.left(10)
+}
+
+// The use above a Size that fell says nothing about the next interval, also if the larger Size is back only then.
+func TestChangeOfASizeEnds(t *testing.T) {
+	const day = 86_400_000
+	for name, c := range map[string]struct {
+		series int64
+		sizes  []int64 // on the first day, and then the first ones on the next days
+		left   []int64 // on each day, with the last one of its sizes
+	}{
+		"days":                 {0, []int64{30, 100}, []int64{0, 100}},
+		"lowered":              {0, []int64{100, 60}, []int64{0, 60}},
+		"lower on all days":    {0, []int64{30, 30, 100}, []int64{0, 30, 100}},
+		"a Series":             {7, []int64{30, 100}, []int64{0, 100}},
+		"a Series, lowered":    {7, []int64{100, 60}, []int64{0, 60}},
+		"a Series, all lower":  {7, []int64{30, 30, 100}, []int64{0, 30, 100}},
+		"a Series, to and fro": {7, []int64{30, 100, 30}, []int64{0, 100, 30}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			offset := int64(begin % day)
+			if c.series != 0 {
+				offset = begin
+			}
+			of := func(n int, size int64) []decision.Window {
+				w := decision.Window{Size: size, Rate: size, Interval: day, Offset: offset, Series: c.series}
+				if c.series != 0 {
+					w.Offset += int64(n) * day
+				}
+				return []decision.Window{w}
+			}
+			e := newEntity(t, of(0, 100)...)
+			e.runs(0, 100, newcomer)
+			for n, size := range c.sizes {
+				e.l.Windows = of(n, size)
+				e.ready()
+				e.do(int64(n)*day+1, decision.Op{Kind: decision.Pause, For: 1})
+				e.left(c.left[n])
+			}
+			e.l.Windows = of(len(c.sizes)-1, 200)
+			e.ready()
+			e.do(int64(len(c.sizes)-1)*day+2, decision.Op{Kind: decision.Pause, For: 1})
+			e.left(200)
+		})
+	}
+}
+
 // The windows of a calendar begin at another time each day. So the Size may change with the day, or after it.
 func TestChangeOfASizeInACalendar(t *testing.T) {
 	const day = 86_400_000

@@ -155,12 +155,13 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.fits = x.bound == BoundNone
 }
 
-// passing is State.passing. A window with several intervals in a grain leaves nothing, since urgent tickets are due in all of them.
+// passing is State.passing. A window with several intervals in a grain leaves nothing, since urgent tickets are due in all of them. A
+// large operation would never run beside the urgent ones of other entities.
 func (x *Shared) passing(w *Window, op *Op, back bool) int64 {
 	if w.Interval < x.Limits.Grain {
 		return 0
 	}
-	return x.State.passing(w, op, back)
+	return min(x.State.passing(w, op, back), max(0, w.Size-op.Cost[w.Unit]))
 }
 
 // reserved returns how much of a window that is longer than a grain the booked grains behind this one take.

@@ -197,29 +197,20 @@ func (l *Limits) adopt(s *State, now int64) {
 				line.Window, line.Spare, line.Taken, line.Promised = Window{Unit: line.Window.Unit}, 0, now, line.Left
 			}
 		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
-			left, turns := min(line.Left, w.Size), max(w.turns(s, s.Now, now), line.Window.turns(s, s.Now, now))
-			if w.Series == 0 {
-				turns = w.interval(now) - w.interval(s.Now)
-			}
+			left := min(line.Left, w.Size)
 			if w.counts(&line.Window) {
-				line.resize(s, w.Size)
-				if turns > 0 && left >= 0 {
-					line.Left = w.Size
-				} else if turns > 0 { // its debt may have to be paid by the smaller rate
-					line.Left = min(w.Size, left+min(turns, bound/w.Rate)*min(w.Rate, line.Window.Rate))
-				}
+				line.resize(s, w, now)
 			} else if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
+				turns := max(w.turns(s, s.Now, now), line.Window.turns(s, s.Now, now))
 				if turns > 0 {
 					line.measure(&line.Window, s, now)
+					line.Over = 0
 				}
 				line.Left = min(left+turns*min(w.Rate, line.Window.Rate), line.Window.Size)
 			} else if w.Series != 0 || line.Window.Series != 0 {
 				line.Left = min(line.Window.past(s, left, s.Now, now), w.past(s, left, s.Now, now))
 			} else {
 				line.Left = w.either(s, &line.Window, left, now)
-			}
-			if turns > 0 {
-				line.Over = 0
 			}
 		}
 	}
@@ -282,10 +273,21 @@ func (w *Window) counts(old *Window) bool {
 		(w.Series != 0 || w.Interval == old.Interval && w.Offset == old.Offset)
 }
 
-// resize gives the window of this interval another size. The use so far stays counted, also if limits change to and fro.
-// A window that owes capacity has no more of it.
-func (line *Line) resize(s *State, size int64) {
-	more := size - line.Window.Size
+// resize gives the window of this interval another size. The use in it stays counted, also if limits change to and fro. A window
+// that owes capacity has no more of it.
+func (line *Line) resize(s *State, w *Window, now int64) {
+	old := line.Window
+	turns, rate := w.interval(now)-w.interval(s.Now), old.Rate
+	if w.Series != 0 { // one of the callers is in the next interval
+		turns = max(w.turns(s, s.Now, now), old.turns(s, s.Now, now))
+	}
+	if line.Left < 0 { // nobody knows when the limit has changed
+		rate = min(w.Rate, old.Rate)
+	}
+	if turns > 0 {
+		line.Left, line.Over = min(line.Left+min(turns, MostUnits/rate)*rate, old.Size), 0
+	}
+	more := w.Size - old.Size
 	if line.Left < 0 {
 		line.Over = max(0, line.Over-more)
 	} else {

@@ -314,64 +314,99 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         local w = l_Windows[i2]
         if line2.Window_Size > 0 and w.Unit == line2.Window_Unit then
           local left = line2.Left < w.Size and line2.Left or w.Size
-          local turns = 0
-          do
-            local since = 0
-            do
-              if w.Size > w.Rate then
-                local max2 = s_Now
-                local x2 = s_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
-              else
-                since = s_Now
-              end
-            end
-            local since2 = since
-            local turns2 = 0
-            if since2 < w.Offset and w.Offset <= now then
-              turns2 = turns2 + 1
-            end
-            if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-              turns2 = turns2 + 1
-            end
-            turns = turns2
-          end
-          local turns2 = 0
-          do
-            local since = 0
-            do
-              if line2.Window_Size > line2.Window_Rate then
-                local max2 = s_Now
-                local x2 = s_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
-              else
-                since = s_Now
-              end
-            end
-            local since2 = since
-            local turns3 = 0
-            if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-              turns3 = turns3 + 1
-            end
-            if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-              turns3 = turns3 + 1
-            end
-            turns2 = turns3
-          end
-          local turns3 = turns > turns2 and turns or turns2
-          if w.Series == 0 then
-            local t = now - w.Offset
-            local by2 = w.Interval
-            local t2 = s_Now - w.Offset
-            local by3 = w.Interval
-            turns3 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-          end
           if w.Size ~= line2.Window_Size and w.Size <= w.Rate and line2.Window_Size <= line2.Window_Rate and w.Series == line2.Window_Series and (w.Series ~= 0 or w.Interval == line2.Window_Interval and w.Offset == line2.Window_Offset) then
             do
-              local size = w.Size
-              local more2 = size - line2.Window_Size
+              local old_Size, old_Rate, old_Interval, old_Offset = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset
+              local t = now - w.Offset
+              local by2 = w.Interval
+              local t2 = s_Now - w.Offset
+              local by3 = w.Interval
+              local turns = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+              local rate = old_Rate
+              if w.Series ~= 0 then
+                local turns2 = 0
+                do
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns3 = 0
+                  if since2 < w.Offset and w.Offset <= now then
+                    turns3 = turns3 + 1
+                  end
+                  if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                    turns3 = turns3 + 1
+                  end
+                  turns2 = turns3
+                end
+                local turns3 = 0
+                do
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns4 = 0
+                  if since2 < w.Offset and w.Offset <= now then
+                    turns4 = turns4 + 1
+                  end
+                  if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                    turns4 = turns4 + 1
+                  end
+                  turns3 = turns4
+                end
+                local turns4 = 0
+                do
+                  local since = 0
+                  do
+                    if old_Size > old_Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns5 = 0
+                  if since2 < old_Offset and old_Offset <= now then
+                    turns5 = turns5 + 1
+                  end
+                  if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
+                    turns5 = turns5 + 1
+                  end
+                  turns4 = turns5
+                end
+                turns = turns3 > turns4 and turns3 or turns4
+              end
+              if line2.Left < 0 then
+                rate = w.Rate < old_Rate and w.Rate or old_Rate
+              end
+              if turns > 0 then
+                local min2 = turns
+                local x2 = (1099511627776 - 1099511627776 % rate) / rate
+                if x2 < min2 then min2 = x2 end
+                local min3 = line2.Left + min2 * rate
+                if old_Size < min3 then min3 = old_Size end
+                line2.Left, line2.Over = min3, 0
+              end
+              local more2 = w.Size - old_Size
               if line2.Left < 0 then
                 local max2 = 0
                 local x2 = line2.Over - more2
@@ -387,19 +422,54 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
             end
-            if turns3 > 0 and left >= 0 then
-              line2.Left = w.Size
-            elseif turns3 > 0 then
-              local y = w.Rate
-              local min2 = turns3
-              local x2 = (1125899906842624 - 1125899906842624 % y) / y
-              if x2 < min2 then min2 = x2 end
-              local min3 = w.Size
-              local x3 = left + min2 * (w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate)
-              if x3 < min3 then min3 = x3 end
-              line2.Left = min3
-            end
           elseif w.Series ~= 0 and w.Series == line2.Window_Series then
+            local turns = 0
+            do
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = s_Now
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = s_Now
+                end
+              end
+              local since2 = since
+              local turns2 = 0
+              if since2 < w.Offset and w.Offset <= now then
+                turns2 = turns2 + 1
+              end
+              if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                turns2 = turns2 + 1
+              end
+              turns = turns2
+            end
+            local turns2 = 0
+            do
+              local since = 0
+              do
+                if line2.Window_Size > line2.Window_Rate then
+                  local max2 = s_Now
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = s_Now
+                end
+              end
+              local since2 = since
+              local turns3 = 0
+              if since2 < line2.Window_Offset and line2.Window_Offset <= now then
+                turns3 = turns3 + 1
+              end
+              if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
+                turns3 = turns3 + 1
+              end
+              turns2 = turns3
+            end
+            local turns3 = turns > turns2 and turns or turns2
             if turns3 > 0 then
               do
                 local spare = 0
@@ -454,6 +524,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 line2.Spare, line2.Taken = spare, 0
               end
+              line2.Over = 0
             end
             local min2 = left + turns3 * (w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate)
             if line2.Window_Size < min2 then min2 = line2.Window_Size end
@@ -498,7 +569,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 past = gain
               else
-                local turns4 = 0
+                local turns = 0
                 do
                   local since = 0
                   do
@@ -512,17 +583,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     end
                   end
                   local since2 = since
-                  local turns5 = 0
+                  local turns2 = 0
                   if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                    turns5 = turns5 + 1
+                    turns2 = turns2 + 1
                   end
                   if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                    turns5 = turns5 + 1
+                    turns2 = turns2 + 1
                   end
-                  turns4 = turns5
+                  turns = turns2
                 end
                 local min2 = line2.Window_Size
-                local x2 = left + turns4 * line2.Window_Rate
+                local x2 = left + turns * line2.Window_Rate
                 if x2 < min2 then min2 = x2 end
                 past = min2
               end
@@ -566,7 +637,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 past2 = gain
               else
-                local turns4 = 0
+                local turns = 0
                 do
                   local since = 0
                   do
@@ -580,17 +651,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     end
                   end
                   local since2 = since
-                  local turns5 = 0
+                  local turns2 = 0
                   if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                    turns5 = turns5 + 1
+                    turns2 = turns2 + 1
                   end
                   if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                    turns5 = turns5 + 1
+                    turns2 = turns2 + 1
                   end
-                  turns4 = turns5
+                  turns = turns2
                 end
                 local min2 = line2.Window_Size
-                local x2 = left + turns4 * line2.Window_Rate
+                local x2 = left + turns * line2.Window_Rate
                 if x2 < min2 then min2 = x2 end
                 past2 = min2
               end
@@ -634,7 +705,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 past3 = gain
               else
-                local turns4 = 0
+                local turns = 0
                 do
                   local since = 0
                   do
@@ -648,17 +719,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     end
                   end
                   local since2 = since
-                  local turns5 = 0
+                  local turns2 = 0
                   if since2 < w.Offset and w.Offset <= now then
-                    turns5 = turns5 + 1
+                    turns2 = turns2 + 1
                   end
                   if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-                    turns5 = turns5 + 1
+                    turns2 = turns2 + 1
                   end
-                  turns4 = turns5
+                  turns = turns2
                 end
                 local min2 = w.Size
-                local x2 = left + turns4 * w.Rate
+                local x2 = left + turns * w.Rate
                 if x2 < min2 then min2 = x2 end
                 past3 = min2
               end
@@ -740,9 +811,6 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               either = left > gain and left or gain
             end
             line2.Left = either
-          end
-          if turns3 > 0 then
-            line2.Over = 0
           end
         end
       end
@@ -1260,45 +1328,153 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                 at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
               end
               if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
-                local gain = 0
-                do
-                  local left = line2.Left
-                  if now <= s_Now then
-                    gain = left
-                  else
-                    local t = now - at2_Offset
-                    local since = 0
-                    do
-                      if at2_Size > at2_Rate then
-                        local max3 = s_Now
-                        local x3 = s_Closed - 1
-                        if x3 > max3 then max3 = x3 end
-                        since = max3
-                      else
-                        since = s_Now
+                if at3_Size ~= at2_Size and at3_Size <= at3_Rate and at2_Size <= at2_Rate and at3_Series == at2_Series and (at3_Series ~= 0 or at3_Interval == at2_Interval and at3_Offset == at2_Offset) then
+                  do
+                    local old_Size, old_Rate, old_Interval, old_Offset = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset
+                    local t = now - at3_Offset
+                    local t2 = s_Now - at3_Offset
+                    local turns = (t - t % at3_Interval) / at3_Interval - (t2 - t2 % at3_Interval) / at3_Interval
+                    local rate = old_Rate
+                    if at3_Series ~= 0 then
+                      local turns2 = 0
+                      do
+                        local since = 0
+                        do
+                          if at3_Size > at3_Rate then
+                            local max3 = s_Now
+                            local x3 = s_Closed - 1
+                            if x3 > max3 then max3 = x3 end
+                            since = max3
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local since2 = since
+                        local turns3 = 0
+                        if since2 < at3_Offset and at3_Offset <= now then
+                          turns3 = turns3 + 1
+                        end
+                        if since2 < at3_Offset + at3_Interval and at3_Offset + at3_Interval <= now then
+                          turns3 = turns3 + 1
+                        end
+                        turns2 = turns3
                       end
+                      local turns3 = 0
+                      do
+                        local since = 0
+                        do
+                          if at3_Size > at3_Rate then
+                            local max3 = s_Now
+                            local x3 = s_Closed - 1
+                            if x3 > max3 then max3 = x3 end
+                            since = max3
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local since2 = since
+                        local turns4 = 0
+                        if since2 < at3_Offset and at3_Offset <= now then
+                          turns4 = turns4 + 1
+                        end
+                        if since2 < at3_Offset + at3_Interval and at3_Offset + at3_Interval <= now then
+                          turns4 = turns4 + 1
+                        end
+                        turns3 = turns4
+                      end
+                      local turns4 = 0
+                      do
+                        local since = 0
+                        do
+                          if old_Size > old_Rate then
+                            local max3 = s_Now
+                            local x3 = s_Closed - 1
+                            if x3 > max3 then max3 = x3 end
+                            since = max3
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local since2 = since
+                        local turns5 = 0
+                        if since2 < old_Offset and old_Offset <= now then
+                          turns5 = turns5 + 1
+                        end
+                        if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
+                          turns5 = turns5 + 1
+                        end
+                        turns4 = turns5
+                      end
+                      turns = turns3 > turns4 and turns3 or turns4
                     end
-                    local t2 = since - at2_Offset
-                    local n2 = (t - t % at2_Interval) / at2_Interval - (t2 - t2 % at2_Interval) / at2_Interval
-                    if n2 <= 0 then
+                    if line2.Left < 0 then
+                      rate = at3_Rate < old_Rate and at3_Rate or old_Rate
+                    end
+                    if turns > 0 then
+                      local min2 = turns
+                      local x3 = (1099511627776 - 1099511627776 % rate) / rate
+                      if x3 < min2 then min2 = x3 end
+                      local min3 = line2.Left + min2 * rate
+                      if old_Size < min3 then min3 = old_Size end
+                      line2.Left, line2.Over = min3, 0
+                    end
+                    local more2 = at3_Size - old_Size
+                    if line2.Left < 0 then
+                      local max3 = 0
+                      local x3 = line2.Over - more2
+                      if x3 > max3 then max3 = x3 end
+                      line2.Over = max3
+                    else
+                      local left = line2.Left - line2.Over + more2
+                      local max3 = 0
+                      if -left > max3 then max3 = -left end
+                      line2.Left, line2.Over = 0 > left and 0 or left, max3
+                    end
+                    if line2.Over > 0 then
+                      line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+                    end
+                  end
+                else
+                  local gain = 0
+                  do
+                    local left = line2.Left
+                    if now <= s_Now then
                       gain = left
                     else
-                      local x3 = at2_Size - left
-                      if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
-                        gain = at2_Size
+                      local t = now - at2_Offset
+                      local since = 0
+                      do
+                        if at2_Size > at2_Rate then
+                          local max3 = s_Now
+                          local x3 = s_Closed - 1
+                          if x3 > max3 then max3 = x3 end
+                          since = max3
+                        else
+                          since = s_Now
+                        end
+                      end
+                      local t2 = since - at2_Offset
+                      local n2 = (t - t % at2_Interval) / at2_Interval - (t2 - t2 % at2_Interval) / at2_Interval
+                      if n2 <= 0 then
+                        gain = left
                       else
-                        gain = left + n2 * at2_Rate
+                        local x3 = at2_Size - left
+                        if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
+                          gain = at2_Size
+                        else
+                          gain = left + n2 * at2_Rate
+                        end
                       end
                     end
                   end
-                end
-                line2.Left = gain
-                local t = now - at3_Offset
-                local n2 = (t - t % at3_Interval) / at3_Interval + 1
-                local t2 = now - at2_Offset
-                local n3 = (t2 - t2 % at2_Interval) / at2_Interval
-                if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
-                  line2.Left = line2.Left - at3_Rate
+                  line2.Left = gain
+                  local t = now - at3_Offset
+                  local n2 = (t - t % at3_Interval) / at3_Interval + 1
+                  local t2 = now - at2_Offset
+                  local n3 = (t2 - t2 % at2_Interval) / at2_Interval
+                  if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
+                    line2.Left = line2.Left - at3_Rate
+                  end
                 end
                 line2.Window_Size = at3_Size
                 line2.Window_Rate = at3_Rate
@@ -2395,7 +2571,11 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
             passing2 = min2
           end
         end
-        passing = passing2
+        local i4 = w.Unit
+        local max2 = 0
+        local x2 = w.Size - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+        if x2 > max2 then max2 = x2 end
+        passing = passing2 < max2 and passing2 or max2
       end
     end
     local left = line2.Left - passing
@@ -3830,7 +4010,11 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                               passing2 = min2
                             end
                           end
-                          passing = passing2
+                          local i3 = w.Unit
+                          local max5 = 0
+                          local x5 = w.Size - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                          if x5 > max5 then max5 = x5 end
+                          passing = passing2 < max5 and passing2 or max5
                         end
                       end
                       local left = x.State_Lines[i2].Left - expects - passing
