@@ -114,7 +114,13 @@ func (e *postponed) Error() string {
 // Middleware is an asynq.MiddlewareFunc.
 func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		out := l.w.Do(ctx, t, t.Headers()[header], func(ctx context.Context) error { return next.ProcessTask(ctx, t) })
+		out := l.w.Do(ctx, t, t.Headers()[header], func(running context.Context) error {
+			err := next.ProcessTask(running, t)
+			if err != nil && ctx.Err() != nil { // asynq has given the task up, and does not look at err
+				return ctx.Err()
+			}
+			return err
+		})
 		retried, _ := asynq.GetRetryCount(ctx)
 		most, _ := asynq.GetMaxRetry(ctx)
 		if out.Delay == 0 {

@@ -1,10 +1,12 @@
 package dripasynq
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"testing"
@@ -383,5 +385,28 @@ func TestServerWithoutConfigure(t *testing.T) {
 	})
 	if err != nil || !slices.Equal(left, []int{5, 5, 5}) {
 		t.Errorf("the task ran with %v retries left, %v", left, err)
+	}
+}
+
+// After a task's timeout asynq retries it, whatever its handler returns then. The log does not say that it is given up.
+func TestRefusalAfterTheTimeout(t *testing.T) {
+	for name, err := range map[string]error{"later": worker.Later(time.Minute, nil), "throttled": worker.Throttled(time.Minute, nil)} {
+		var log bytes.Buffer
+		limit, failed := New(asynq.RedisClientOpt{}, Options{
+			Limiter: buckettest.New(t, drip.Options{}), Entity: func(*asynq.Task) (string, error) { return "shop", nil },
+			MaxPostponements: 1, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		handler := limit.Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { end(); return err }))
+		got := handler.ProcessTask(ctx, asynq.NewTaskWithHeaders("sync", nil, map[string]string{header: "postponements=1"}))
+		if !errors.Is(got, context.Canceled) || log.Len() > 0 {
+			t.Errorf("%s: %v, and the log says %s", name, got, log.String())
+		}
+		if err := limit.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
