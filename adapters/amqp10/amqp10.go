@@ -283,7 +283,10 @@ func (l *Limit) step(ctx context.Context, r *amqp.Receiver, m *amqp.Message, han
 			noteAnnotation: out.Note.String(), dueAnnotation: leaves(out.Note.Due).UnixMilli(),
 		}})
 	case out.Err != nil:
-		err = r.RejectMessage(ctx, m, &amqp.Error{Condition: "drip:given-up", Description: out.Reason()})
+		// This rejects the message, and takes its note off: a dead letter that somebody puts back begins anew.
+		err = r.ModifyMessage(ctx, m, &amqp.ModifyMessageOptions{
+			DeliveryFailed: true, UndeliverableHere: true, Annotations: amqp.Annotations{noteAnnotation: ""},
+		})
 	default:
 		err = r.AcceptMessage(ctx, m)
 	}

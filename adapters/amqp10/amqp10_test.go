@@ -90,6 +90,76 @@ func TestLongReason(t *testing.T) {
 	}
 }
 
+// A dead letter that somebody puts back begins anew: its attempts, its postponements and its age count from 0.
+func TestDeadLetterBeginsAnew(t *testing.T) {
+	url := need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	dead, err := openQueue(ctx, url, "anew.dead")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = servers.WithChannel(url, func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare("anew", true, false, false, false, amqp091.Table{
+			amqp091.QueueTypeArg: "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "anew.dead",
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{url, "anew"}
+	if err := q.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(Options{Limiter: free{}, Entity: shop, Attempts: 2, RetryDelay: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before []int
+	ended := make(chan error, 1)
+	consuming, stop := context.WithCancel(ctx)
+	go func() {
+		ended <- limit.Consume(consuming, Queue{URL: url, Name: "anew"}, func(ctx context.Context, m *amqp.Message) error {
+			before = append(before, worker.OperationOf(ctx).Attempts)
+			return errors.New("failure")
+		})
+	}()
+	s, err := open(ctx, Queue{URL: url, Name: "anew.dead", InHand: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.conn.Close()
+	channel, err := s.conn.NewSession(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender, err := channel.NewSender(ctx, "/queues/anew", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		m, err := s.receiver.Receive(ctx, nil)
+		if err == nil && n == 0 {
+			err = sender.Send(ctx, m, nil)
+		}
+		if err == nil {
+			err = s.receiver.AcceptMessage(ctx, m)
+			s.next()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil || !slices.Equal(before, []int{0, 1, 0, 1}) {
+		t.Errorf("it ran after %v failures, %v; want 0, 1, 0, 1", before, err)
+	}
+	if n, err := dead.(*queue).Left(ctx); n != 0 || err != nil {
+		t.Errorf("%d dead letters are left, %v", n, err)
+	}
+}
+
 // A handler that takes long does not keep Consume from connecting again. Its context ends, because the broker delivers its
 // message again.
 func TestConnectsBesideHandlers(t *testing.T) {
