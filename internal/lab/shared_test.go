@@ -482,6 +482,30 @@ func TestLargeSharedCosts(t *testing.T) {
 	}
 }
 
+// Urgent messages pass large ones, which run nevertheless: a large one does not leave more than the window has beside it.
+func TestUrgentBesideLarge(t *testing.T) {
+	for _, cost := range []int{6, 8, 10} {
+		s := SharedScenario{
+			Entities: entities(2), Operation: Fixed(50 * time.Millisecond), Late: Fixed(0), Hold: -1,
+			Options: drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}}},
+			Messages: func(*rand.Rand) (all []SharedMessage) {
+				for range 20 {
+					all = append(all, SharedMessage{Cost: cost, Watched: true})
+				}
+				for i := range 600 {
+					all = append(all, SharedMessage{Entity: 1, At: time.Duration(i) * 200 * time.Millisecond, Urgent: true})
+				}
+				return all
+			},
+		}
+		got := mustRunShared(t, s, 1)
+		t.Logf("a cost of %d: the large ones wait up to %v, the urgent ones %v", cost, got.Watched.P99, got.Urgent.P99)
+		if got.Watched.P99 > 50*time.Second || got.Urgent.P99 > 4*time.Second {
+			t.Error("want at most 50 s and 4 s")
+		}
+	}
+}
+
 // Beside shops with long backlogs, shops that send less than their share wait until a longer window is refreshed, or until
 // they have their turn for a token. They wait a little longer, until the others are moved.
 func TestSharedNewcomers(t *testing.T) {
