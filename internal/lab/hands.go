@@ -11,7 +11,7 @@ import (
 // hand is where one consumer holds the messages of one entity.
 type hand struct{ process, entity int }
 
-// held is the part of a delivery that lets a consumer hold it.
+// held is the part of a delivery that gives it to a consumer, which may hold it.
 type held struct {
 	hand
 	in    bool  // it is in hand
@@ -25,13 +25,22 @@ type held struct {
 type hands struct {
 	longest int64            // ms
 	seats   []int            // free, in each process
+	given   int              // deliveries so far
 	of      map[hand][]*held // the first held first
 }
 
-// newHands sets the defaults of the fields of a scenario.
-func newHands(hold *time.Duration, seats, processes *int) hands {
-	*hold, *seats, *processes = cmp.Or(*hold, 5*time.Second), cmp.Or(*seats, 2048), max(1, *processes)
-	return hands{longest: hold.Milliseconds(), seats: slices.Repeat([]int{*seats}, *processes), of: map[hand][]*held{}}
+// newHands takes the fields of a scenario, and the defaults of those that are zero.
+func newHands(hold time.Duration, seats, processes int) hands {
+	return hands{
+		longest: cmp.Or(hold, 5*time.Second).Milliseconds(), seats: slices.Repeat([]int{cmp.Or(seats, 2048)}, max(1, processes)),
+		of: map[hand][]*held{},
+	}
+}
+
+// give gives a message of an entity to the next consumer. ask asks about it while it is in hand.
+func (h *hands) give(m *held, entity int, ask func()) {
+	m.hand, m.ask = hand{h.given % len(h.seats), entity}, ask
+	h.given++
 }
 
 // hold keeps a message in its consumer's hand, at the place it has there, until it asks again after a delay. It reports

@@ -34,7 +34,6 @@ type run struct {
 	rnd       *rand.Rand
 	events    events
 	now       int64 // ms since 1970
-	delivered int
 	hands     hands
 	err       error
 	gaveUp    int // after so many events
@@ -60,7 +59,7 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 		eras:     s.eras(),
 		messages: slices.Clone(messages),
 		rnd:      rand.New(rand.NewPCG(seed, 1<<63)), // no entity has this one
-		hands:    newHands(&s.Hold, &s.Seats, &s.Processes),
+		hands:    newHands(s.Hold, s.Seats, s.Processes),
 		used:     map[string]int64{},
 	}
 	for n := range s.Entities {
@@ -178,9 +177,7 @@ func (r *run) deliver(d *delivery) {
 		r.events.add(end, func() { r.deliver(d) })
 		return
 	}
-	d.hand = hand{r.delivered % r.scenario.Processes, d.message.entity}
-	d.held.ask = func() { r.askHeld(d) }
-	r.delivered++
+	r.hands.give(&d.held, d.message.entity, func() { r.askHeld(d) })
 	r.ask(d)
 }
 

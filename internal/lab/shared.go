@@ -124,7 +124,6 @@ type sharedRun struct {
 	rnd      *rand.Rand
 	events   events
 	hands    hands
-	handed   int          // the deliveries so far
 	counting [][]Provider // of the entities, and behind them of all
 	begin    int64        // ms since 1970
 	now      int64        // the same
@@ -184,8 +183,9 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 			*p = func() []Provider { return nil }
 		}
 	}
-	r := &sharedRun{scenario: s, begin: s.since(0), rnd: rand.New(rand.NewPCG(seed, 1<<63))}
-	r.hands = newHands(&s.Hold, &s.Seats, &s.Processes)
+	r := &sharedRun{
+		scenario: s, begin: s.since(0), rnd: rand.New(rand.NewPCG(seed, 1<<63)), hands: newHands(s.Hold, s.Seats, s.Processes),
+	}
 	o := s.Options
 	o.Storage, o.Start = nil, full(s.Begin)
 	o.Clock = func() time.Time { return time.UnixMilli(r.now) }
@@ -324,9 +324,7 @@ func (r *sharedRun) mostEvents() int { return 4 * mostEvents(len(r.messages)) }
 
 // deliver gives a message to the next consumer.
 func (r *sharedRun) deliver(d *sharedDelivery) {
-	d.hand = hand{r.handed % r.scenario.Processes, d.Entity}
-	d.held.ask = func() { r.ask(d) }
-	r.handed++
+	r.hands.give(&d.held, d.Entity, func() { r.ask(d) })
 	r.ask(d)
 }
 
