@@ -201,16 +201,25 @@ func (b *ledger) check(w int) error {
 	return nil
 }
 
-// raised is by how much the size of a window is larger than at a time, if it counts the operations of an interval: as much of
-// the interval is left, although it was empty.
+// resized reports whether an era began with another size alone of a window that counts the operations of an interval.
+func (b *ledger) resized(w, at int) bool {
+	before, after := b.eras[at-1].limits.Windows, b.eras[at].limits.Windows
+	if w >= len(before) || w >= len(after) {
+		return false
+	}
+	old, now := before[w], after[w]
+	return old.Size <= old.Rate && now.Size <= now.Rate && old.Unit == now.Unit &&
+		old.Interval == now.Interval && old.Offset == now.Offset && old.Series == now.Series
+}
+
+// raised is by how much larger a window that counts has become since a time: as much of the interval is left, although it was
+// empty then.
 func (b *ledger) raised(w int, from int64) (most int64) {
-	before := int64(1 << 61)
-	for i, e := range b.eras {
-		if w < len(e.limits.Windows) && (i == len(b.eras)-1 || b.eras[i+1].from >= from) {
-			if before > 1<<60 {
-				before = e.limits.Windows[w].Size
-			}
-			most = max(most, e.limits.Windows[w].Size-before)
+	sum := int64(0)
+	for i := 1; i < len(b.eras); i++ {
+		if b.eras[i].from >= from && b.resized(w, i) {
+			sum += b.eras[i].limits.Windows[w].Size - b.eras[i-1].limits.Windows[w].Size
+			most = max(most, sum)
 		}
 	}
 	return most
@@ -223,12 +232,8 @@ func (b *ledger) counted(w int) error {
 	if window.Size > window.Rate {
 		return nil
 	}
-	for i := len(b.eras) - 1; i >= 0 && (i == len(b.eras)-1 || begins(window, b.eras[i+1].from, b.now) == 0); i-- {
-		if w >= len(b.eras[i].limits.Windows) {
-			return nil
-		}
-		old := b.eras[i].limits.Windows[w]
-		if old.Size > old.Rate || old.Interval != window.Interval || old.Offset != window.Offset || old.Unit != window.Unit || old.Series != window.Series {
+	for i := len(b.eras) - 1; i > 0 && begins(window, b.eras[i].from, b.now) == 0; i-- {
+		if !b.resized(w, i) {
 			return nil
 		}
 	}
