@@ -336,6 +336,8 @@ func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int,
 	other := l.entity != entityID // an error of the Bucket
 	if l.l.ID >= 0 || other {
 		err = s.Bucket.Settle(ctx, entityID, l, cost, costs...)
+	} else if cost < 0 || cost > decision.MostUnits {
+		err = fmt.Errorf("drip: settle %q: %w", entityID, ErrCost)
 	} else if b, ok := s.Bucket.(interface {
 		charge(*Lease, int, []Costs) (decision.Cost, error)
 	}); ok {
