@@ -110,6 +110,9 @@ func idOf(name string) int64 {
 // of returns the limit of the options at the time now or OwnClock. It may have tokens and no window.
 func (s *sharedLimit) of(o *Options, now int64) (decision.Limits, error) {
 	own := *o
+	if own.Size == 0 && own.RefreshRate == 0 && (own.RefreshInterval != 0 || own.Align != Alignment{} || own.Unit != "") {
+		return decision.Limits{}, fmt.Errorf("%s is 0; a RefreshInterval, an Align and a Unit are of a Size", "Size")
+	}
 	if own.Size == 0 && own.RefreshRate == 0 && len(own.Windows) > 0 { // the first of them takes their place
 		own.setFirst(own.Windows[0])
 		own.Windows = own.Windows[1:]

@@ -450,6 +450,7 @@ func TestSharedLimit(t *testing.T) {
 func TestSharedErrors(t *testing.T) {
 	for text, o := range map[string]drip.Options{
 		`Shared["app"].Size is 0`:              {Shared: map[string]drip.Limit{"app": {}}},
+		`an Align and a Unit are of a Size`:    {Shared: map[string]drip.Limit{"app": {RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 9, RefreshInterval: time.Hour}}}}},
 		`Shared["app"].RefreshInterval is 1ns`: {Shared: map[string]drip.Limit{"app": {Size: 1, RefreshInterval: 1}}},
 		`Shared has a limit without a name`:    {Shared: map[string]drip.Limit{"": {Size: 1}}},
 		`Shared["app"].Size is -1`:             {Shared: map[string]drip.Limit{"app": {Size: -1}}},
