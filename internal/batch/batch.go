@@ -37,11 +37,21 @@ type Call struct {
 	Err    error
 	Again  bool // after Err the operation may be sent again: it is surely not done, or does no harm when done twice
 
-	done       chan struct{} // closed when Answer and Err are set; nil if no other goroutine waits for that
-	sent, left bool          // guarded by the lane's mu
+	done                 chan struct{} // closed when Answer and Err are set; nil if no other goroutine waits for that
+	sent, left, answered bool          // guarded by the lane's mu
 
 	until   time.Time // until then an Undo is sent again; zero for a caller's operation
 	backoff time.Duration
+}
+
+// calls are Calls that nobody needs any more.
+var calls = sync.Pool{New: func() any { return new(Call) }}
+
+// end returns the result of a call that nobody else needs any more.
+func (c *Call) end() (decision.Answer, error) {
+	a, err := c.Answer, c.Err
+	calls.Put(c)
+	return a, err
 }
 
 // Turn is the calls of one group in a batch, in their order.
@@ -63,10 +73,12 @@ type Lane struct {
 	send  func(batch []*Turn, answered func([]*Turn))
 	turns int // the most in a batch
 
-	mu      sync.Mutex
-	groups  map[string]*group // those with calls that wait or are under way
-	ready   []*group          // those with calls that wait and none under way
-	senders int               // how many more may start
+	senders int // the most at a time
+
+	mu     sync.Mutex
+	groups map[string]*group // those with calls that wait or are under way
+	ready  []*group          // those with calls that wait and none under way
+	free   int               // how many more senders may start
 }
 
 // group has the waiting calls of a group.
@@ -80,36 +92,38 @@ type group struct {
 // all calls of a batch. It must call answered once for each turn, as soon as its calls have them. A panic of send
 // becomes the error of the calls.
 func New(senders, turns int, send func(batch []*Turn, answered func([]*Turn))) *Lane {
-	return &Lane{send: send, turns: turns, senders: senders, groups: map[string]*group{}}
+	return &Lane{send: send, turns: turns, senders: senders, free: senders, groups: map[string]*group{}}
 }
 
 // Do sends an operation about the entity of key, in the group of that name, and waits for the answer or the end of ctx. It
 // keeps no part of limits and within. If ctx ends before the answer comes, the Lane gives back the capacity that the operation
 // has taken. If that fails, the Lane tries again for as long as a lease lasts.
 func (l *Lane) Do(ctx context.Context, name, key string, limits *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
-	c := &Call{Key: key, Limits: *limits, Within: within, Op: op}
+	c := calls.Get().(*Call)
+	*c = Call{Key: key, Limits: *limits, Within: within, Op: op}
 	if ctx.Done() != nil {
 		c.own() // the caller may leave before it is decided
-	} else {
-		if t := l.alone(name, c); t != nil { // it will never leave, and need not be woken by somebody else
-			l.deliver([]*Turn{t})
-			l.mu.Lock()
-			l.senders++
-			l.start() // calls that have come meanwhile
-			l.mu.Unlock()
-			return c.Answer, c.Err
-		}
+	} else if t := l.alone(name, c); t != nil { // it will never leave, and need not be woken by somebody else
+		l.deliver([]*Turn{t})
+		l.mu.Lock()
+		l.free++
+		l.start() // calls that have come meanwhile
+		l.mu.Unlock()
+		return c.end()
 	}
 	c.done = make(chan struct{})
 	g := l.enter(name, c)
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		if l.leave(g, c) {
-			return decision.Answer{}, ctx.Err()
+	if ctx.Done() != nil {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			if l.leave(g, c) {
+				return decision.Answer{}, ctx.Err()
+			}
 		}
 	}
-	return c.Answer, c.Err
+	<-c.done
+	return c.end()
 }
 
 // own copies what belongs to the caller.
@@ -139,24 +153,25 @@ func (l *Lane) enter(name string, c *Call) *group {
 	return g
 }
 
-// alone counts in a sender for a call that has nobody to share with. It is nil if there is anybody.
+// alone counts in a sender for a call that has nobody to share with. It is nil if there is anybody. A sender that is under way
+// may be about to take the callers of its last batch, and this is the first of them.
 func (l *Lane) alone(name string, c *Call) *Turn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.senders == 0 || len(l.ready) > 0 || l.groups[name] != nil {
+	if l.free < l.senders || len(l.ready) > 0 || l.groups[name] != nil {
 		return nil
 	}
 	g := &group{name: name}
 	l.groups[name] = g
-	l.senders--
+	l.free--
 	c.sent = true
 	return &Turn{Calls: []*Call{c}, group: g}
 }
 
 // start requires mu held. It starts a sender if there is need and room for one.
 func (l *Lane) start() {
-	if len(l.ready) > 0 && l.senders > 0 {
-		l.senders--
+	if len(l.ready) > 0 && l.free > 0 {
+		l.free--
 		go l.run()
 	}
 }
@@ -211,7 +226,7 @@ func (l *Lane) take() (batch []*Turn) {
 	}
 	l.ready = slices.Delete(l.ready, 0, n)
 	if len(batch) == 0 {
-		l.senders++
+		l.free++
 	}
 	return batch
 }
@@ -259,8 +274,20 @@ func fair(calls []*Call) (taken, rest []*Call) {
 	return taken, rest
 }
 
-// answered wakes the callers of some turns. It gives back the capacity taken for a caller that has left.
+// answered wakes the callers of some turns, which come back to mu at once.
 func (l *Lane) answered(turns []*Turn) {
+	l.finish(turns)
+	for _, t := range turns {
+		for _, c := range t.Calls {
+			if c.done != nil {
+				close(c.done)
+			}
+		}
+	}
+}
+
+// finish makes room for the next calls of some groups. It gives back the capacity taken for a caller that has left.
+func (l *Lane) finish(turns []*Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, t := range turns {
@@ -274,9 +301,7 @@ func (l *Lane) answered(turns []*Turn) {
 				next := &Call{Key: c.Key, Limits: c.Limits, Within: c.Within, Op: c.Op, until: c.until, backoff: min(2*c.backoff, longestBackoff)}
 				time.AfterFunc(c.backoff, func() { l.enter(g.name, next) })
 			}
-			if c.done != nil {
-				close(c.done)
-			}
+			c.answered = true
 		}
 		if len(g.waiting) > 0 {
 			l.ready = append(l.ready, g)
@@ -291,10 +316,8 @@ func (l *Lane) answered(turns []*Turn) {
 func (l *Lane) leave(g *group, c *Call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case <-c.done:
+	if c.answered {
 		return false
-	default:
 	}
 	c.left = true
 	if !c.sent { // while a server hangs no sender takes them out

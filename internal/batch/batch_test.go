@@ -87,8 +87,8 @@ func TestCallersShare(t *testing.T) {
 		if calls != 100+most || len(s.batches) > most+most+2 {
 			t.Errorf("%d calls in %d batches", calls, len(s.batches))
 		}
-		if l.senders != most || len(l.ready) != 0 || len(l.groups) != 0 {
-			t.Errorf("%d senders are free, %d entities are ready and %d known", l.senders, len(l.ready), len(l.groups))
+		if l.free != most || len(l.ready) != 0 || len(l.groups) != 0 {
+			t.Errorf("%d senders are free, %d entities are ready and %d known", l.free, len(l.ready), len(l.groups))
 		}
 	})
 }
@@ -109,8 +109,8 @@ func TestAloneWithoutContext(t *testing.T) {
 		close(s.turn)
 		wg.Wait()
 		synctest.Wait()
-		if n := s.kinds["e"][decision.GetDelay]; n != 3*most || l.senders != most {
-			t.Errorf("%d of %d calls were sent, %d senders are free", n, 3*most, l.senders)
+		if n := s.kinds["e"][decision.GetDelay]; n != 3*most || l.free != most {
+			t.Errorf("%d of %d calls were sent, %d senders are free", n, 3*most, l.free)
 		}
 	})
 }
