@@ -85,7 +85,7 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 	for _, p := range t.stored {
 		p.stored = false
 	}
-	t.stored, t.known, t.apart = nil, nil, false
+	t.stored, t.known, t.absent = nil, nil, false
 	return t.Calls
 }
 
@@ -144,7 +144,7 @@ func (s *Storage) pack(t *turn, now, until int64) bool {
 			return false
 		}
 		numbers, args = appendNumbers(numbers, before), append(args, value, keep)
-		t.apart = t.apart || before == 0
+		t.absent = t.absent || before == 0
 	}
 	args[0] = numbers
 	t.swap = args

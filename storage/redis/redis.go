@@ -147,8 +147,9 @@ type Storage struct {
 	maxHold int64 // in milliseconds
 	senders int   // pipelines that may be under way
 	closed  atomic.Bool
-	reached atomic.Bool // something was answered
-	slots   atomic.Bool // the server is a Cluster, although the client is not one of a Cluster
+	reached atomic.Bool  // something was answered
+	slots   atomic.Bool  // the server is a Cluster, although the client is not one of a Cluster
+	found   atomic.Int64 // the values that calls of swap.lua found beside the first one's, since one was missing
 
 	memory *recall.Memory[record]
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"sync"
 	"testing"
 	"time"
@@ -42,6 +43,82 @@ func TestSlotsBehindAProxy(t *testing.T) {
 		if failed > 0 {
 			t.Errorf("remember %d: %d of 1600 calls failed, the last with %v", remember, failed, last)
 		}
+	}
+}
+
+// A proxy that spreads keys over servers sends a call to the server of its first key. The other entities are unknown there, and so
+// they are at their own server after a while without an operation. No server gets their values by mistake.
+func TestServersBehindAProxy(t *testing.T) {
+	var behind spreading
+	for range 3 {
+		behind = append(behind, connect(t, servers.OwnRedis(t).Addr()))
+	}
+	client := connect(t, "none")
+	client.AddHook(behind)
+	s := newStorage(t, client)
+	l := limits(1, 1, 100, 1)
+	var mu sync.Mutex
+	ran, twice := map[string]bool{}, 0
+	for range 4 {
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				key := fmt.Sprint("shop", i)
+				for range 3 {
+					a, err := s.Do(t.Context(), key, &l, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock})
+					if err != nil {
+						t.Error(err)
+						return
+					} else if a.Delay > 0 {
+						continue
+					}
+					call := fmt.Sprint(key, " in ", a.Lease.Begin/100)
+					mu.Lock()
+					if ran[call] {
+						twice++
+					}
+					ran[call] = true
+					mu.Unlock()
+					settle := decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease, Now: decision.OwnClock}
+					if _, err := s.Do(t.Context(), key, &l, nil, settle); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for _, server := range behind {
+			for server.DBSize(t.Context()).Val() > 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+	}
+	if twice > 0 || len(ran) < 4*64 {
+		t.Errorf("%d operations of %d ran in an interval in which their entity had run another one", twice, len(ran)+twice)
+	}
+}
+
+// spreading has commands done by the server of their first key.
+type spreading []*goredis.Client
+
+func (s spreading) server(c goredis.Cmder) *goredis.Client {
+	h := fnv.New32()
+	_, _ = fmt.Fprint(h, c.Args()[min(3, len(c.Args())-1)])
+	return s[h.Sum32()%uint32(len(s))]
+}
+
+func (s spreading) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (s spreading) ProcessHook(goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, c goredis.Cmder) error { return s.server(c).Process(ctx, c) }
+}
+
+func (s spreading) ProcessPipelineHook(goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, all []goredis.Cmder) (err error) {
+		for _, c := range all {
+			err = errors.Join(err, s.server(c).Process(ctx, c))
+		}
+		return err
 	}
 }
 

@@ -14,9 +14,12 @@ type swap struct {
 	turns []*turn
 }
 
+// A proxy that spreads keys over servers sends a call to the server of its first key, which lacks the values of the others. If as
+// many values in a row as found were there, there is no such proxy.
+const found = 1000
+
 // swaps makes the calls of swap.lua for turns. A turn has its own if the server has slots, since its keys may be in another one.
-// So has a turn with an entity that has no value: a proxy that spreads the keys over servers sends the call to one of them, where
-// no other entity is without its value.
+// So has a turn with an entity that has no value, if its key may be on another server.
 func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 	const mostKeys = 256
 	var together []*turn
@@ -27,19 +30,20 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 			together, keys, args = nil, nil, nil
 		}
 	}
-	slots := s.cluster != nil || s.slots.Load()
+	slots, spread := s.cluster != nil || s.slots.Load(), s.found.Load() < found
 	for _, t := range turns {
 		if t.swap == nil {
 			continue
 		}
-		if t.apart || slots || len(keys) >= mostKeys {
+		apart := slots || spread && t.absent
+		if apart || len(keys) >= mostKeys {
 			send()
 		}
 		for _, p := range t.stored {
 			keys = append(keys, p.key)
 		}
 		together, args = append(together, t), append(args, t.swap...)
-		if t.apart {
+		if apart {
 			send()
 		}
 	}
@@ -49,30 +53,37 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 
 // stored handles the results of a swap.
 func (l *lane) stored(c swap) {
-	results, err := c.swapped(len(c.turns))
-	err = l.storage.failure(err)
+	s := l.storage
+	now, refused, err := c.swapped(len(c.turns))
+	err = s.failure(err)
+	if err == nil {
+		l.clock.Heard(now, false)
+	}
 	for i, t := range c.turns {
+		entity, left := refused[i]
 		switch {
 		case err != nil && len(c.turns) > 1 && goredis.HasErrorPrefix(err, "CROSSSLOT"):
-			l.storage.slots.Store(true)
+			s.slots.Store(true)
 			t.left = t.known
 		case err != nil:
 			fail(t.known, err)
-		case results[i] > 0:
-			l.clock.Heard(results[i], false)
+		case !left:
+			if i > 0 && !t.absent {
+				s.found.Add(1)
+			}
 			for _, p := range t.stored {
 				p.record.after = max(0, p.record.after-1)
 			}
 			continue
-		default:
+		case entity > 0 && entity <= int64(len(t.stored)):
 			t.left = t.known
-			if entity := -results[i] - 1; entity < int64(len(t.stored)) {
-				t.stored[entity].record.refused()
-			} else { // the time
-				l.clock.Heard(-results[i], true)
-				for _, p := range t.stored {
-					p.record.refused()
-				}
+			s.found.Store(0)
+			t.stored[entity-1].record.refused()
+		default: // the time
+			t.left = t.known
+			l.clock.Heard(now, true)
+			for _, p := range t.stored {
+				p.record.refused()
 			}
 		}
 		for _, p := range t.stored {
@@ -83,21 +94,29 @@ func (l *lane) stored(c swap) {
 
 var errNotSwap = errors.New("the answer is not swap.lua's")
 
-// swapped returns the results of swap.lua for so many groups.
-func (c *command) swapped(groups int) ([]int64, error) {
+// swapped returns the result of swap.lua for so many groups: the time, and of each group that is not stored the entity that
+// is to blame, counted from 1, or 0.
+func (c *command) swapped(groups int) (now int64, refused map[int]int64, err error) {
 	result, err := c.Result()
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	fields := strings.Fields(result)
-	results := make([]int64, len(fields))
+	numbers := make([]int64, len(fields))
 	for i, f := range fields {
-		if results[i], err = strconv.ParseInt(f, 10, 64); err != nil || results[i] == 0 {
-			return nil, errNotSwap
+		if numbers[i], err = strconv.ParseInt(f, 10, 64); err != nil {
+			return 0, nil, errNotSwap
 		}
 	}
-	if len(results) != groups {
-		return nil, errNotSwap
+	if len(numbers)%2 == 0 {
+		return 0, nil, errNotSwap
 	}
-	return results, nil
+	refused = map[int]int64{}
+	for i := 1; i < len(numbers); i += 2 {
+		if numbers[i] < 0 || numbers[i] >= int64(groups) {
+			return 0, nil, errNotSwap
+		}
+		refused[int(numbers[i])] = numbers[i+1]
+	}
+	return numbers[0], refused, nil
 }

@@ -6,8 +6,8 @@
 --       and of each entity the revision of the value before, or 0 for no value: as doubles. Then of each entity the value, with
 --       a later revision, and how many milliseconds it is kept, in decimal
 --
--- Returns of each group the time in microseconds. Of a group that is not stored it is below 0: the time if that is out of
--- bounds, or the number of an entity with another revision.
+-- Returns the time in microseconds, and behind it, of each group that is not stored, the number of the group and the number of
+-- an entity with another revision, or 0 if the time is out of bounds.
 
 local call, sub = redis.call, string.sub
 local none = pack('<d', 0)
@@ -17,7 +17,7 @@ local now = time[1] * 1000000 + time[2]
 local function store(key, arg)
   local n, from, till = unpack('<ddd', ARGV[arg])
   if now < from or now > till then
-    return -now
+    return 0
   end
   for i = 0, n - 1 do
     local revision = redis.pcall('GETRANGE', KEYS[key + i], '8', '15')
@@ -25,19 +25,20 @@ local function store(key, arg)
       revision = none
     end
     if revision ~= sub(ARGV[arg], 25 + 8 * i, 32 + 8 * i) then
-      return -i - 1
+      return i + 1
     end
   end
   for i = 0, n - 1 do
     call('SET', KEYS[key + i], ARGV[arg + 2 * i + 1], 'PX', ARGV[arg + 2 * i + 2])
   end
-  return now
 end
 
-local results, key, arg = {}, 1, 1
+local results, group, key, arg = {string.format('%.0f', now)}, 0, 1, 1
 while arg <= #ARGV do
-  local n = unpack('<d', ARGV[arg])
-  results[#results + 1] = string.format('%.0f', store(key, arg))
-  key, arg = key + n, arg + 2 * n + 1
+  local n, refused = unpack('<d', ARGV[arg]), store(key, arg)
+  if refused then
+    results[#results + 1] = group .. ' ' .. refused
+  end
+  group, key, arg = group + 1, key + n, arg + 2 * n + 1
 end
 return table.concat(results, ' ')

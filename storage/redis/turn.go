@@ -16,11 +16,12 @@ import (
 type turn struct {
 	*batch.Turn
 	parts map[string]*part // nil if this process remembers nothing
+	room  []*part          // of the results of partsOf
 
 	known  []*batch.Call // decided here
 	stored []*part       // by a swap, in the order of its keys
 	swap   []any         // its arguments
-	apart  bool          // it is a call of swap.lua of its own
+	absent bool          // one of them has no value
 	left   []*batch.Call // not decided yet
 
 	scripts []call // for the others
@@ -104,11 +105,12 @@ func (s *Storage) part(t *turn, key string) *part {
 
 // partsOf returns the parts of a call: its entity, and its shared limits.
 func (s *Storage) partsOf(t *turn, c *batch.Call) []*part {
-	parts := append(make([]*part, 0, 4), s.part(t, c.Key))
+	from := len(t.room)
+	t.room = append(t.room, s.part(t, c.Key))
 	for i := range c.Within {
-		parts = append(parts, s.part(t, c.Within[i].Key))
+		t.room = append(t.room, s.part(t, c.Within[i].Key))
 	}
-	return parts
+	return t.room[from:]
 }
 
 // script leaves calls to decide.lua. Afterwards it reads the states that this process wants to know.
