@@ -319,7 +319,7 @@ func (l *Limits) spare(s *State, op *Op, now int64) bool {
 		if !beside && l.Mixed == 1 {
 			beside = line.Left-cost >= w.gain(s, line.Left, now, s.Slot)-line.Promised
 		}
-		if !beside && line.Spare-line.Taken < cost {
+		if !beside && !line.spares(cost) {
 			return false
 		}
 	}
@@ -425,7 +425,7 @@ func (l *Limits) deny(s *State, op *Op) {
 	for i := range l.Windows {
 		line := &s.Lines[i]
 		if cost := op.Cost[line.Window.Unit]; line.Left < cost {
-			line.Spare, line.Taken = max(line.Spare-cost, -bound), max(line.Taken-cost, -bound)
+			line.Spare, line.Taken = max(line.Spare-fades*cost, -bound), max(line.Taken-cost, -bound)
 		}
 	}
 }

@@ -53,8 +53,8 @@ type Line struct {
 	Left      int64  // the capacity that is left at State.Now; below zero it is owed
 	Over      int64  // by how much operations of this interval used more than Size, because it was larger then
 	Promised  int64  // the capacity that is left at State.Slot after all promises
-	Spare     int64  // the part of this interval that newcomers may take although it is promised
-	Taken     int64  // the part of Spare that they took
+	Spare     int64  // how much newcomers may take although it is promised, by what booked operations left lately, in parts of a unit: see fades
+	Taken     int64  // how much of it they took in this interval
 	Fresh     int64  // the most that leases with an ID above FreshFrom may give back
 	FreshFrom int64
 	Stale     int64 // the most that older leases with an ID above StaleFrom may give back; others give back nothing

@@ -116,7 +116,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 			// As long as no lease and no ticket was given, all are callers of GetDelay, and none of them keeps a slot.
 			room := s.LastID == 0 || all-x.reserved(int64(i), now) >= x.expects(due, int64(i))+cost
 			x.room = x.room && room
-			x.spare = x.spare && (room || line.Spare-line.Taken >= cost)
+			x.spare = x.spare && (room || line.spares(cost))
 		}
 	}
 	out := x.Leases.Out(now)

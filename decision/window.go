@@ -119,18 +119,13 @@ func (l *Limits) advance(s *State, leases Leases, now int64) {
 func (l *Limits) refresh(s *State, leases Leases, now int64) {
 	idle := s.Closed <= s.Now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens
 	for i := range l.Windows {
-		if w := &l.Windows[i]; w.interval(now) > w.interval(s.Now) {
-			s.Lines[i].measure(w, s, now)
-		}
-	}
-	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if w.interval(now) > w.interval(s.Now) {
-			left := line.Left
+			left, unused := line.Left, line.measure(w, s, now)
 			line.Left, line.Over = w.gain(s, left, s.Now, now), 0
 			line.clip(w, s.LastID)
 			if len(s.Calendars) == 0 { // else its tickets are due at any time of a grain
-				l.release(s, w, line.Spare, now)
+				l.release(s, w, unused, now)
 			}
 			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= w.Rate
 		} else {
@@ -311,15 +306,26 @@ func (l *Limits) lapses(s *State) bool {
 	return lapses
 }
 
-// measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much
-// in the next one.
-func (line *Line) measure(w *Window, s *State, now int64) {
-	spare, end := int64(0), w.begin(w.interval(now))-1
+// fades is the number of intervals in which a unit that booked operations have left is forgotten.
+const fades = 4
+
+// measure learns, at the end of an interval, how much capacity the booked operations left, and returns it. Newcomers may take as
+// much in the next interval, and a little less in each interval after it: which tickets come back is chance, so an interval without
+// a lost one says little.
+func (line *Line) measure(w *Window, s *State, now int64) (unused int64) {
 	if w.interval(s.Slot) > w.interval(s.Now) {
-		spare = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, end)))
+		end := w.begin(w.interval(now)) - 1
+		unused = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, end)))
+		line.Spare = max(fades*unused, max(0, line.Spare)*(fades-1)/fades)
+	} else {
+		line.Spare = 0
 	}
-	line.Spare, line.Taken = spare, 0
+	line.Taken = 0
+	return unused
 }
+
+// spares reports whether newcomers may take so much that is promised.
+func (line *Line) spares(cost int64) bool { return line.Spare > fades*(line.Taken+cost-1) }
 
 // release gives the unused slots of a shorter window back to the windows that are not refreshed yet, because their
 // operations do not come. If all promised slots lie behind the refresh, and nothing ran for an interval, newcomers may take
@@ -331,7 +337,7 @@ func (l *Limits) release(s *State, shorter *Window, units, now int64) {
 			if w.interval(s.Slot) == w.interval(now) {
 				line.Promised = min(w.Size, line.Promised+units)
 			} else if now-s.LastID/1024 > shorter.Interval {
-				line.Spare = max(line.Spare, min(line.Left, line.Spare+units))
+				line.Spare = max(line.Spare, min(fades*line.Left, line.Spare+fades*units))
 			}
 		}
 	}

@@ -471,17 +471,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
             end
             local turns3 = turns > turns2 and turns or turns2
             if turns3 > 0 then
+              local unused = 0
               do
-                local spare = 0
-                local t = now - line2.Window_Offset
+                local t = s_Slot - line2.Window_Offset
                 local by2 = line2.Window_Interval
-                local n2 = (t - t % by2) / by2
-                local end2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                local t2 = s_Slot - line2.Window_Offset
+                local t2 = s_Now - line2.Window_Offset
                 local by3 = line2.Window_Interval
-                local t3 = s_Now - line2.Window_Offset
-                local by4 = line2.Window_Interval
-                if (t2 - t2 % by3) / by3 > (t3 - t3 % by4) / by4 then
+                if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
+                  local t3 = now - line2.Window_Offset
+                  local by4 = line2.Window_Interval
+                  local n2 = (t3 - t3 % by4) / by4
+                  local end2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
                   local gain = 0
                   do
                     local left2 = line2.Left
@@ -520,9 +520,16 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                   local max2 = 0
                   local x2 = line2.Taken + (0 > gain and 0 or gain)
                   if x2 > max2 then max2 = x2 end
-                  spare = max2
+                  unused = max2
+                  local x3 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                  local max3 = 4 * unused
+                  local x4 = (x3 - x3 % 4) / 4
+                  if x4 > max3 then max3 = x4 end
+                  line2.Spare = max3
+                else
+                  line2.Spare = 0
                 end
-                line2.Spare, line2.Taken = spare, 0
+                line2.Taken = 0
               end
               line2.Over = 0
             end
@@ -1821,75 +1828,6 @@ function Shared_advance(x, now)
       do
         local idle = x.State_Closed <= x.State_Now and x.State_AgainUS > now * 1000 and x.State_Plain + x.Leases.Out(now) < x.Limits_Tokens
         for i2 = 0, x.Limits_Windows_n - 1 do
-          do
-            local w = x.Limits_Windows[i2]
-            local t = now - w.Offset
-            local by2 = w.Interval
-            local t2 = x.State_Now
-            local t3 = t2 - w.Offset
-            local by3 = w.Interval
-            if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
-              do
-                local line2 = x.State_Lines[i2]
-                local spare = 0
-                local t4 = now - w.Offset
-                local by4 = w.Interval
-                local n2 = (t4 - t4 % by4) / by4
-                local end2 = n2 * w.Interval + w.Offset - 1
-                local t5 = x.State_Slot
-                local t6 = t5 - w.Offset
-                local by5 = w.Interval
-                local t7 = x.State_Now
-                local t8 = t7 - w.Offset
-                local by6 = w.Interval
-                if (t6 - t6 % by5) / by5 > (t8 - t8 % by6) / by6 then
-                  local gain = 0
-                  do
-                    local left = line2.Left
-                    local from2 = x.State_Now
-                    if end2 <= from2 then
-                      gain = left
-                    else
-                      local t9 = end2 - w.Offset
-                      local by7 = w.Interval
-                      local since = 0
-                      do
-                        if w.Size > w.Rate then
-                          local max2 = from2
-                          local x2 = x.State_Closed - 1
-                          if x2 > max2 then max2 = x2 end
-                          since = max2
-                        else
-                          since = from2
-                        end
-                      end
-                      local t10 = since - w.Offset
-                      local by8 = w.Interval
-                      local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
-                      if n3 <= 0 then
-                        gain = left
-                      else
-                        local x2 = w.Size - left
-                        local y = w.Rate
-                        if n3 > (x2 - x2 % y) / y then
-                          gain = w.Size
-                        else
-                          gain = left + n3 * w.Rate
-                        end
-                      end
-                    end
-                  end
-                  local max2 = 0
-                  local x2 = line2.Taken + (0 > gain and 0 or gain)
-                  if x2 > max2 then max2 = x2 end
-                  spare = max2
-                end
-                line2.Spare, line2.Taken = spare, 0
-              end
-            end
-          end
-        end
-        for i2 = 0, x.Limits_Windows_n - 1 do
           local w = x.Limits_Windows[i2]
           local line2 = x.State_Lines[i2]
           local t = now - w.Offset
@@ -1899,6 +1837,70 @@ function Shared_advance(x, now)
           local by3 = w.Interval
           if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
             local left = line2.Left
+            local unused = 0
+            do
+              local t4 = x.State_Slot
+              local t5 = t4 - w.Offset
+              local by4 = w.Interval
+              local t6 = x.State_Now
+              local t7 = t6 - w.Offset
+              local by5 = w.Interval
+              if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
+                local t8 = now - w.Offset
+                local by6 = w.Interval
+                local n2 = (t8 - t8 % by6) / by6
+                local end2 = n2 * w.Interval + w.Offset - 1
+                local gain = 0
+                do
+                  local left2 = line2.Left
+                  local from2 = x.State_Now
+                  if end2 <= from2 then
+                    gain = left2
+                  else
+                    local t9 = end2 - w.Offset
+                    local by7 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max2 = from2
+                        local x2 = x.State_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = from2
+                      end
+                    end
+                    local t10 = since - w.Offset
+                    local by8 = w.Interval
+                    local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
+                    if n3 <= 0 then
+                      gain = left2
+                    else
+                      local x2 = w.Size - left2
+                      local y = w.Rate
+                      if n3 > (x2 - x2 % y) / y then
+                        gain = w.Size
+                      else
+                        gain = left2 + n3 * w.Rate
+                      end
+                    end
+                  end
+                end
+                local max2 = 0
+                local x2 = line2.Taken + (0 > gain and 0 or gain)
+                if x2 > max2 then max2 = x2 end
+                unused = max2
+                local x3 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                local max3 = 4 * unused
+                local x4 = (x3 - x3 % 4) / 4
+                if x4 > max3 then max3 = x4 end
+                line2.Spare = max3
+              else
+                line2.Spare = 0
+              end
+              line2.Taken = 0
+            end
+            local unused2 = unused
             local gain = 0
             do
               local from2 = x.State_Now
@@ -1950,7 +1952,6 @@ function Shared_advance(x, now)
             end
             if x.State_Calendars_n == 0 then
               do
-                local units2 = line2.Spare
                 for i3 = 0, x.Limits_Windows_n - 1 do
                   local w2 = x.Limits_Windows[i3]
                   local line3 = x.State_Lines[i3]
@@ -1971,14 +1972,14 @@ function Shared_advance(x, now)
                     local by7 = w2.Interval
                     if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
                       local min2 = w2.Size
-                      local x2 = line3.Promised + units2
+                      local x2 = line3.Promised + unused2
                       if x2 < min2 then min2 = x2 end
                       line3.Promised = min2
                     else
                       local x2 = x.State_LastID
                       if now - (x2 - x2 % 1024) / 1024 > w.Interval then
-                        local min2 = line3.Left
-                        local x3 = line3.Spare + units2
+                        local min2 = 4 * line3.Left
+                        local x3 = line3.Spare + 4 * unused2
                         if x3 < min2 then min2 = x3 end
                         if min2 > line3.Spare then line3.Spare = min2 end
                       end
@@ -2754,7 +2755,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       end
       local room = is2
       x.room = x.room and room
-      x.spare = x.spare and (room or line2.Spare - line2.Taken >= cost)
+      x.spare = x.spare and (room or line2.Spare > 4 * (line2.Taken + cost - 1))
     end
   end
   local out2 = x.Leases.Out(now)
@@ -4384,7 +4385,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
           local i3 = line2.Window_Unit
           local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
           if line2.Left < cost then
-            local max2 = line2.Spare - cost
+            local max2 = line2.Spare - 4 * cost
             if -1125899906842624 > max2 then max2 = -1125899906842624 end
             local max3 = line2.Taken - cost
             if -1125899906842624 > max3 then max3 = -1125899906842624 end
@@ -5690,71 +5691,6 @@ end
           do
             local idle = s_Closed <= s_Now and s_AgainUS > t * 1000 and s_Plain + Out(t) < l_Tokens
             for i2 = 0, l_Windows_n - 1 do
-              do
-                local w = l_Windows[i2]
-                local t2 = t - w.Offset
-                local by2 = w.Interval
-                local t3 = s_Now - w.Offset
-                local by3 = w.Interval
-                if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
-                  do
-                    local line2 = s_Lines[i2]
-                    local spare = 0
-                    local t4 = t - w.Offset
-                    local by4 = w.Interval
-                    local n2 = (t4 - t4 % by4) / by4
-                    local end2 = n2 * w.Interval + w.Offset - 1
-                    local t5 = s_Slot - w.Offset
-                    local by5 = w.Interval
-                    local t6 = s_Now - w.Offset
-                    local by6 = w.Interval
-                    if (t5 - t5 % by5) / by5 > (t6 - t6 % by6) / by6 then
-                      local gain = 0
-                      do
-                        local left = line2.Left
-                        if end2 <= s_Now then
-                          gain = left
-                        else
-                          local t7 = end2 - w.Offset
-                          local by7 = w.Interval
-                          local since = 0
-                          do
-                            if w.Size > w.Rate then
-                              local max2 = s_Now
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local t8 = since - w.Offset
-                          local by8 = w.Interval
-                          local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
-                          if n3 <= 0 then
-                            gain = left
-                          else
-                            local x2 = w.Size - left
-                            local y = w.Rate
-                            if n3 > (x2 - x2 % y) / y then
-                              gain = w.Size
-                            else
-                              gain = left + n3 * w.Rate
-                            end
-                          end
-                        end
-                      end
-                      local max2 = 0
-                      local x2 = line2.Taken + (0 > gain and 0 or gain)
-                      if x2 > max2 then max2 = x2 end
-                      spare = max2
-                    end
-                    line2.Spare, line2.Taken = spare, 0
-                  end
-                end
-              end
-            end
-            for i2 = 0, l_Windows_n - 1 do
               local w = l_Windows[i2]
               local line2 = s_Lines[i2]
               local t2 = t - w.Offset
@@ -5763,6 +5699,67 @@ end
               local by3 = w.Interval
               if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
                 local left = line2.Left
+                local unused = 0
+                do
+                  local t4 = s_Slot - w.Offset
+                  local by4 = w.Interval
+                  local t5 = s_Now - w.Offset
+                  local by5 = w.Interval
+                  if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
+                    local t6 = t - w.Offset
+                    local by6 = w.Interval
+                    local n2 = (t6 - t6 % by6) / by6
+                    local end2 = n2 * w.Interval + w.Offset - 1
+                    local gain = 0
+                    do
+                      local left2 = line2.Left
+                      if end2 <= s_Now then
+                        gain = left2
+                      else
+                        local t7 = end2 - w.Offset
+                        local by7 = w.Interval
+                        local since = 0
+                        do
+                          if w.Size > w.Rate then
+                            local max2 = s_Now
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local t8 = since - w.Offset
+                        local by8 = w.Interval
+                        local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
+                        if n3 <= 0 then
+                          gain = left2
+                        else
+                          local x2 = w.Size - left2
+                          local y = w.Rate
+                          if n3 > (x2 - x2 % y) / y then
+                            gain = w.Size
+                          else
+                            gain = left2 + n3 * w.Rate
+                          end
+                        end
+                      end
+                    end
+                    local max2 = 0
+                    local x2 = line2.Taken + (0 > gain and 0 or gain)
+                    if x2 > max2 then max2 = x2 end
+                    unused = max2
+                    local x3 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                    local max3 = 4 * unused
+                    local x4 = (x3 - x3 % 4) / 4
+                    if x4 > max3 then max3 = x4 end
+                    line2.Spare = max3
+                  else
+                    line2.Spare = 0
+                  end
+                  line2.Taken = 0
+                end
+                local unused2 = unused
                 local gain = 0
                 do
                   if t <= s_Now then
@@ -5813,7 +5810,6 @@ end
                 end
                 if s_Calendars_n == 0 then
                   do
-                    local units2 = line2.Spare
                     for i3 = 0, l_Windows_n - 1 do
                       local w2 = l_Windows[i3]
                       local line3 = s_Lines[i3]
@@ -5832,12 +5828,12 @@ end
                         local by7 = w2.Interval
                         if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
                           local min2 = w2.Size
-                          local x2 = line3.Promised + units2
+                          local x2 = line3.Promised + unused2
                           if x2 < min2 then min2 = x2 end
                           line3.Promised = min2
                         elseif t - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
-                          local min2 = line3.Left
-                          local x2 = line3.Spare + units2
+                          local min2 = 4 * line3.Left
+                          local x2 = line3.Spare + 4 * unused2
                           if x2 < min2 then min2 = x2 end
                           if min2 > line3.Spare then line3.Spare = min2 end
                         end
@@ -6640,7 +6636,7 @@ end
                                 end
                                 beside = line2.Left - cost >= gain - line2.Promised
                               end
-                              if not beside and line2.Spare - line2.Taken < cost then
+                              if not beside and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
                                 spare = false
                                 done = true
                                 break
@@ -7600,7 +7596,7 @@ end
                                     local i3 = line2.Window_Unit
                                     local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                                     if line2.Left < cost then
-                                      local max2 = line2.Spare - cost
+                                      local max2 = line2.Spare - 4 * cost
                                       if -1125899906842624 > max2 then max2 = -1125899906842624 end
                                       local max3 = line2.Taken - cost
                                       if -1125899906842624 > max3 then max3 = -1125899906842624 end
