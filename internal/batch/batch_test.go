@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -165,4 +166,70 @@ func TestPanic(t *testing.T) {
 			t.Error("Do of a sender that panics = nil")
 		}
 	}
+}
+
+// Callers that leave at any moment get an error, and what their call has taken is given back. All others get the answer of their
+// own call, which is decided once.
+func TestEachCallerGetsItsAnswer(t *testing.T) {
+	const callers, each = 16, 300
+	var mu sync.Mutex
+	admitted, cancelled := map[int64]int{}, map[int64]int{}
+	l := New(most, 3, func(batch []*Turn, answered func([]*Turn)) {
+		for i, turn := range batch {
+			mu.Lock()
+			for _, c := range turn.Calls {
+				if c.Op.Kind == decision.Cancel {
+					cancelled[c.Op.Lease.ID]++
+					continue
+				}
+				admitted[c.Op.Cost[0]]++
+				c.Answer.Lease.ID = c.Op.Cost[0]
+			}
+			mu.Unlock()
+			if i%2 == 0 {
+				runtime.Gosched()
+			}
+			answered([]*Turn{turn})
+		}
+	})
+	served := map[int64]bool{}
+	var wg sync.WaitGroup
+	for caller := range int64(callers) {
+		wg.Go(func() {
+			for n := range int64(each) {
+				id, ctx, leave := 1+caller*each+n, context.Background(), func() {}
+				if n%3 > 0 {
+					ctx, leave = context.WithCancel(ctx)
+				}
+				if n%3 == 2 {
+					go leave()
+				}
+				group := string(rune('a' + id%5))
+				a, err := l.Do(ctx, group, group, &limits, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{id}, Now: decision.OwnClock})
+				if err == nil && a.Lease.ID != id || err != nil && !errors.Is(err, context.Canceled) {
+					t.Errorf("call %d: %+v, %v", id, a, err)
+				}
+				mu.Lock()
+				served[id] = err == nil
+				mu.Unlock()
+				leave()
+			}
+		})
+	}
+	wg.Wait()
+	for l.busy() {
+		runtime.Gosched()
+	}
+	for id := range int64(callers*each + 1) {
+		if served[id] && (admitted[id] != 1 || cancelled[id] != 0) || !served[id] && admitted[id] != cancelled[id] || admitted[id] > 1 {
+			t.Errorf("call %d: served %v, admitted %d times, cancelled %d times", id, served[id], admitted[id], cancelled[id])
+		}
+	}
+}
+
+// busy reports whether a sender is under way, or a call waits.
+func (l *Lane) busy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.free < most || len(l.groups) > 0
 }
