@@ -98,10 +98,10 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		return
 	}
 	if !v.back {
-		wait := l.unmeasured(s, leases, op, now)
+		wait := l.unmeasured(s, leases, op, a, now)
 		if a.Limit > 0 {
 			x := &shared[a.Limit-1]
-			wait = x.Limits.unmeasured(x.State, x.Leases, op, now)
+			wait = x.Limits.unmeasured(x.State, x.Leases, op, a, now)
 		}
 		if a.Delay > far && a.Delay/4 > wait {
 			a.Delay = max(wait, min(a.Delay/4, asksAgain))
@@ -163,18 +163,19 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, slot, now 
 	}
 }
 
-// A slot more than far ms ahead depends on the first measured costs: estimates are often several times too high. Without them a
-// message gets no slot. It asks again, when a quarter of that time or asksAgain is over, or later if costs will not be known then.
+// A slot more than far ms ahead depends on the first measured operations: estimates of their cost and their duration are often
+// several times too high. Without them a message gets no slot. It asks again, when a quarter of that time or asksAgain is over, or
+// later if they will not be known then.
 const (
 	far       = minute
 	asksAgain = 20_000 // ms
 )
 
-// unmeasured returns how long it will probably take until operations have ended that tell the costs, or Never if that does not
-// matter. The longer they run, the longer they are likely to run. As long as none has ended, it grows with each time, since
-// perhaps nobody settles them.
-func (l *Limits) unmeasured(s *State, leases Leases, op *Op, now int64) int64 {
-	if s.Ended >= few || s.Closed > now || leases.Out(now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 {
+// unmeasured returns how long it will probably take until operations have ended that tell the cost, or the duration if tokens are
+// short, or Never if that does not matter. The longer they run, the longer they are likely to run. As long as none has ended, it
+// grows with each time, since perhaps nobody settles them.
+func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer, now int64) int64 {
+	if s.Ended >= few || s.Closed > now || leases.Out(now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
 		return Never
 	}
 	since := s.LastID / 1024

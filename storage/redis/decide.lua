@@ -7276,7 +7276,7 @@ end
                       if op_Cost_1 > max2 then max2 = op_Cost_1 end
                       if op_Cost_2 > max2 then max2 = op_Cost_2 end
                       if op_Cost_3 > max2 then max2 = op_Cost_3 end
-                      is2 = max2 < 2
+                      is2 = max2 < 2 and a_Bound ~= 2
                     end
                     if is2 then
                       unmeasured = 9007199254740991
@@ -7304,7 +7304,7 @@ end
                         if op_Cost_1 > max2 then max2 = op_Cost_1 end
                         if op_Cost_2 > max2 then max2 = op_Cost_2 end
                         if op_Cost_3 > max2 then max2 = op_Cost_3 end
-                        is2 = max2 < 2
+                        is2 = max2 < 2 and a_Bound ~= 2
                       end
                       if is2 then
                         unmeasured2 = 9007199254740991
