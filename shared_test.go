@@ -538,6 +538,28 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// A guess alone makes no message late: it asks again until operations are measured, if its deadline leaves time for that.
+func TestDeadlineBehindAGuess(t *testing.T) {
+	begin := time.UnixMilli(1_700_006_400_000)
+	for _, shared := range []bool{false, true} {
+		o := drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 1, WaitForToken: time.Second, Clock: func() time.Time { return begin }}
+		if shared {
+			o.Concurrency, o.Shared = 1000, map[string]drip.Limit{"app": {Concurrency: 1, WaitForToken: time.Second}}
+		}
+		b := buckettest.New(t, o)
+		for range 700 { // the slots of a minute, by the guess
+			buckettest.Admit(t, b, "shop", drip.Request{})
+		}
+		a, err := b.Admit(t.Context(), "shop", drip.Request{Deadline: begin.Add(40 * time.Second)})
+		if err != nil || a.Delay <= 0 || a.Delay > 20*time.Second {
+			t.Errorf("shared %v: with a deadline in 40 seconds: %v, %v; want a delay of at most 20 s", shared, a.Delay, err)
+		}
+		if a, err := b.Admit(t.Context(), "shop", drip.Request{Deadline: begin.Add(2 * time.Second)}); !errors.Is(err, drip.ErrDeadline) {
+			t.Errorf("shared %v: with a deadline in two seconds: %v, %v; want ErrDeadline", shared, a.Delay, err)
+		}
+	}
+}
+
 // An urgent operation passes the others of its entity, which are not starved.
 func TestUrgent(t *testing.T) {
 	b, now := shops(t, nil, drip.Options{Size: 2, RefreshRate: 2})

@@ -90,25 +90,26 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	}
 	slot := l.suit(s, shared, op, &v, own, now, a)
 	a.Delay = slot - now
-	if a.Late || op.Deadline > 0 && slot > op.Deadline {
-		a.Late = true
-		if v.back {
-			l.unbook(s, &op.Ticket)
-		}
-		return
-	}
+	asks := false
 	if !v.back {
 		wait := l.unmeasured(s, leases, op, a, now)
 		if a.Limit > 0 {
 			x := &shared[a.Limit-1]
 			wait = x.Limits.unmeasured(x.State, x.Leases, op, a, now)
 		}
-		if a.Delay > far && a.Delay/4 > wait {
+		asks = a.Delay > far && a.Delay/4 > wait
+		if asks {
 			a.Delay = max(wait, min(a.Delay/4, asksAgain))
-			return
 		}
 	}
-	l.postpone(s, shared, op, &v, slot, now, a)
+	if a.Late || op.Deadline > 0 && now+a.Delay > op.Deadline {
+		a.Late = true
+		if v.back {
+			l.unbook(s, &op.Ticket)
+		}
+	} else if !asks {
+		l.postpone(s, shared, op, &v, slot, now, a)
+	}
 }
 
 // suit returns the first slot from one on that suits all limits. It sets the Limit and the Bound of the answer.

@@ -7238,7 +7238,72 @@ end
               end
               local slot = suit
               a_Delay = slot - t
-              if a_Late or op_Deadline > 0 and slot > op_Deadline then
+              local asks = false
+              if not v_back then
+                local unmeasured = 0
+                do
+                  local is2 = s_Ended >= 4 or s_Closed > t or Out(t) == 0
+                  if not is2 then
+                    local max2 = op_Cost_0
+                    if op_Cost_1 > max2 then max2 = op_Cost_1 end
+                    if op_Cost_2 > max2 then max2 = op_Cost_2 end
+                    if op_Cost_3 > max2 then max2 = op_Cost_3 end
+                    is2 = max2 < 2 and a_Bound ~= 2
+                  end
+                  if is2 then
+                    unmeasured = 9007199254740991
+                  else
+                    local since = (s_LastID - s_LastID % 1024) / 1024
+                    if s_Ended == 0 then
+                      since = 2 * s_Last - t
+                    end
+                    local x2 = s_Held + l_Guess
+                    local y = s_Ended + 1
+                    local max3 = (x2 - x2 % y) / y
+                    local x3 = t - since
+                    if x3 > max3 then max3 = x3 end
+                    unmeasured = max3 + 1
+                  end
+                end
+                local wait = unmeasured
+                if a_Limit > 0 then
+                  local x2 = shared[a_Limit - 1]
+                  local unmeasured2 = 0
+                  do
+                    local is2 = x2.State_Ended >= 4 or x2.State_Closed > t or x2.Leases.Out(t) == 0
+                    if not is2 then
+                      local max2 = op_Cost_0
+                      if op_Cost_1 > max2 then max2 = op_Cost_1 end
+                      if op_Cost_2 > max2 then max2 = op_Cost_2 end
+                      if op_Cost_3 > max2 then max2 = op_Cost_3 end
+                      is2 = max2 < 2 and a_Bound ~= 2
+                    end
+                    if is2 then
+                      unmeasured2 = 9007199254740991
+                    else
+                      local x3 = x2.State_LastID
+                      local since = (x3 - x3 % 1024) / 1024
+                      if x2.State_Ended == 0 then
+                        since = 2 * x2.State_Last - t
+                      end
+                      local x4 = x2.State_Held + x2.Limits_Guess
+                      local y = x2.State_Ended + 1
+                      local max3 = (x4 - x4 % y) / y
+                      local x5 = t - since
+                      if x5 > max3 then max3 = x5 end
+                      unmeasured2 = max3 + 1
+                    end
+                  end
+                  wait = unmeasured2
+                end
+                asks = a_Delay > 60000 and (a_Delay - a_Delay % 4) / 4 > wait
+                if asks then
+                  local min2 = (a_Delay - a_Delay % 4) / 4
+                  if 20000 < min2 then min2 = 20000 end
+                  a_Delay = wait > min2 and wait or min2
+                end
+              end
+              if a_Late or op_Deadline > 0 and t + a_Delay > op_Deadline then
                 a_Late = true
                 if v_back then
                   do
@@ -7266,71 +7331,7 @@ end
                     end
                   end
                 end
-              else
-                if not v_back then
-                  local unmeasured = 0
-                  do
-                    local is2 = s_Ended >= 4 or s_Closed > t or Out(t) == 0
-                    if not is2 then
-                      local max2 = op_Cost_0
-                      if op_Cost_1 > max2 then max2 = op_Cost_1 end
-                      if op_Cost_2 > max2 then max2 = op_Cost_2 end
-                      if op_Cost_3 > max2 then max2 = op_Cost_3 end
-                      is2 = max2 < 2 and a_Bound ~= 2
-                    end
-                    if is2 then
-                      unmeasured = 9007199254740991
-                    else
-                      local since = (s_LastID - s_LastID % 1024) / 1024
-                      if s_Ended == 0 then
-                        since = 2 * s_Last - t
-                      end
-                      local x2 = s_Held + l_Guess
-                      local y = s_Ended + 1
-                      local max3 = (x2 - x2 % y) / y
-                      local x3 = t - since
-                      if x3 > max3 then max3 = x3 end
-                      unmeasured = max3 + 1
-                    end
-                  end
-                  local wait = unmeasured
-                  if a_Limit > 0 then
-                    local x2 = shared[a_Limit - 1]
-                    local unmeasured2 = 0
-                    do
-                      local is2 = x2.State_Ended >= 4 or x2.State_Closed > t or x2.Leases.Out(t) == 0
-                      if not is2 then
-                        local max2 = op_Cost_0
-                        if op_Cost_1 > max2 then max2 = op_Cost_1 end
-                        if op_Cost_2 > max2 then max2 = op_Cost_2 end
-                        if op_Cost_3 > max2 then max2 = op_Cost_3 end
-                        is2 = max2 < 2 and a_Bound ~= 2
-                      end
-                      if is2 then
-                        unmeasured2 = 9007199254740991
-                      else
-                        local x3 = x2.State_LastID
-                        local since = (x3 - x3 % 1024) / 1024
-                        if x2.State_Ended == 0 then
-                          since = 2 * x2.State_Last - t
-                        end
-                        local x4 = x2.State_Held + x2.Limits_Guess
-                        local y = x2.State_Ended + 1
-                        local max3 = (x4 - x4 % y) / y
-                        local x5 = t - since
-                        if x5 > max3 then max3 = x5 end
-                        unmeasured2 = max3 + 1
-                      end
-                    end
-                    wait = unmeasured2
-                  end
-                  if a_Delay > 60000 and (a_Delay - a_Delay % 4) / 4 > wait then
-                    local min2 = (a_Delay - a_Delay % 4) / 4
-                    if 20000 < min2 then min2 = 20000 end
-                    a_Delay = wait > min2 and wait or min2
-                    break
-                  end
-                end
+              elseif not asks then
                 do
                   do
                     local denied = v_back and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent
