@@ -23,6 +23,9 @@ const Grains = 1024
 // mostBooked is the most that a place of Counts holds.
 const mostBooked = 1<<24 - 1
 
+// mostGrains is how many grains' worth an operation books at most, if the windows count several units.
+const mostGrains = 128
+
 // holds reports whether the calendar has a grain.
 func (c *Calendar) holds(n int64) bool { return n >= c.Head && n < c.Head+Grains }
 
@@ -86,14 +89,16 @@ func (x *Shared) ask(cost *Cost) {
 	c.Asked[3] += l.asked(parts(cost[3], l.Parts[3])) - c.Asked[3]/64
 }
 
-// asked converts parts to units of the calendar, at most a grain.
-func (l *Limits) asked(part int64) int64 { return min(l.booked(part), 1<<20) }
+// asked converts parts to units of the calendar, without the bound of a place, so that ratios hold for the largest operations, too.
+func (l *Limits) asked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, 1<<34) }
 
 // booked converts parts to units of the calendar.
 func (l *Limits) booked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, mostBooked) }
 
-// units converts units of the calendar to a unit of the windows, at most.
-func (l *Limits) units(booked, unit int64) int64 { return booked * l.Scale / l.Parts[unit] }
+// units converts units of the calendar to a unit of the windows.
+func (l *Limits) units(booked, unit int64) int64 {
+	return (booked*l.Scale + l.Parts[unit]/2) / l.Parts[unit]
+}
 
 // booked converts parts to units of the calendar: at least as many as operations like this one take.
 func (x *Shared) booked(part int64) int64 {
@@ -107,7 +112,7 @@ func (x *Shared) backlog(part int64) int64 { return x.booked(part) * 1024 / x.ra
 // that it takes, but its cost only once.
 func (x *Shared) expects(booked, window int64) int64 {
 	c, line := &x.State.Calendars[0], &x.State.Lines[window]
-	return x.Limits.units(min(booked/x.slow*c.ratio(line)/1024, 1<<33), line.Window.Unit)
+	return x.Limits.units(min(booked/x.slow*c.ratio(line)/1024, 1<<32), line.Window.Unit)
 }
 
 // in returns the time in a grain at which the next unit has its turn. Units beyond the rate of a full grain displace others from

@@ -105,13 +105,13 @@ func (l *Limits) share() {
 	n2 := l.brings(2)
 	n3 := l.brings(3)
 	l.PerGrain = max(n0, n1, n2, n3)
-	least := int64(1) // 1 tells that there is one unit
+	least, most := int64(1), int64(1<<20) // the parts of one unit, where 1 tells that there is one unit; and the units of a grain
 	if min(n0, 1)+min(n1, 1)+min(n2, 1)+min(n3, 1) > 1 {
-		least = 2
-		l.PerGrain = min(l.PerGrain*1000, MostUnits)
+		least, most = 2, mostBooked/mostGrains
+		l.PerGrain = min(l.PerGrain*1000, MostUnits/8)
 	}
 	l.Parts = Cost{l.each(n0, least), l.each(n1, least), l.each(n2, least), l.each(n3, least)}
-	l.Scale = l.PerGrain/(1<<20) + 1
+	l.Scale = l.PerGrain/most + 1
 }
 
 // brings returns how much of a unit a grain brings at most; 0 if no window counts the unit. A window that is longer than a

@@ -52,7 +52,7 @@ func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {
 		c, unit := &s.Calendars[0], l.Windows[0].Unit
-		return min(booked, l.units(min(c.Booked/l.slow(s)*c.ratio(&s.Lines[0])/1024, 1<<33), unit))
+		return min(booked, l.units(min(c.Booked/l.slow(s)*c.ratio(&s.Lines[0])/1024, 1<<32), unit))
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]

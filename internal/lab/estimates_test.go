@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -16,6 +17,19 @@ func TestEstimates(t *testing.T) {
 	fixed := func(estimate, real int) func(*rand.Rand) (e, r drip.Costs) {
 		return func(*rand.Rand) (e, r drip.Costs) { return drip.Costs{"tokens": estimate}, drip.Costs{"tokens": real} }
 	}
+	around := func(estimate, mean drip.Costs) func(*rand.Rand) (e, r drip.Costs) {
+		return func(rnd *rand.Rand) (e, r drip.Costs) {
+			r = drip.Costs{}
+			for unit, n := range mean {
+				r[unit] = 1 + rnd.IntN(2*n)
+			}
+			return estimate, r
+		}
+	}
+	gathering := drip.Limit{Size: 600, RefreshRate: 1, RefreshInterval: 100 * time.Millisecond, Concurrency: plenty, Windows: []drip.Window{
+		{Size: 60_000, RefreshRate: 1, RefreshInterval: time.Millisecond, Unit: "input"},
+		{Size: 1500, RefreshRate: 1, RefreshInterval: 40 * time.Millisecond, Unit: "output"},
+	}}
 	second := drip.Limit{Size: 1000, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty}
 	for name, c := range map[string]struct {
 		limit         drip.Limit
@@ -38,6 +52,12 @@ func TestEstimates(t *testing.T) {
 				return drip.Costs{"input": 300, "output": 1000}, drip.Costs{"input": 300, "output": 20 + r.IntN(201)}
 			}, 1.35, 2.4,
 		},
+		"longer than seconds": { // an operation takes what the windows bring in seconds
+			gathering, 366, 2 * time.Second, around(drip.Costs{"input": 2000, "output": 250}, drip.Costs{"input": 2000, "output": 50}), 1.2, 2,
+		},
+		"longer than half a minute": {
+			gathering, 366, 500 * time.Millisecond, around(drip.Costs{"input": 2000, "output": 1000}, drip.Costs{"input": 2000, "output": 50}), 1.2, 2,
+		},
 		"some of many tokens": {
 			drip.Limit{Size: 100, RefreshInterval: time.Second, Concurrency: plenty, Windows: []drip.Window{{Size: 10_000, RefreshInterval: time.Second, Unit: "tokens"}}},
 			6000, 200 * time.Millisecond,
@@ -56,8 +76,10 @@ func TestEstimates(t *testing.T) {
 					r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), operation: Exponential(c.operation), costs: c.costs, used: map[string]int{}}
 					r.play(c.limit, shared, 1000, c.backlog)
 					least := time.Duration(0)
-					for _, w := range append([]drip.Window{{Size: c.limit.Size, RefreshInterval: c.limit.RefreshInterval, Unit: c.limit.Unit}}, c.limit.Windows...) {
-						least = max(least, w.RefreshInterval*time.Duration(r.used[w.Unit])/time.Duration(w.Size))
+					for _, w := range append([]drip.Window{{
+						Size: c.limit.Size, RefreshRate: c.limit.RefreshRate, RefreshInterval: c.limit.RefreshInterval, Unit: c.limit.Unit,
+					}}, c.limit.Windows...) {
+						least = max(least, w.RefreshInterval*time.Duration(r.used[w.Unit])/time.Duration(cmp.Or(w.RefreshRate, w.Size)))
 					}
 					took := float64(r.last-backlogAt) / float64(least.Milliseconds())
 					asked := float64(r.postponed) / float64(c.backlog)

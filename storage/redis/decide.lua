@@ -2444,9 +2444,9 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x2 = part + x.Limits_Scale - 1
   local y = x.Limits_Scale
   local min2 = (x2 - x2 % y) / y
-  if 16777215 < min2 then min2 = 16777215 end
+  if 17179869184 < min2 then min2 = 17179869184 end
   local x3 = c2.Largest
-  c2.Largest = c2.Largest + ((min2 < 1048576 and min2 or 1048576) - (x3 - x3 % 64) / 64)
+  c2.Largest = c2.Largest + (min2 - (x3 - x3 % 64) / 64)
   local each2 = x.Limits_Parts_0
   local y2 = 1 > each2 and 1 or each2
   local min3 = cost_0
@@ -2456,9 +2456,9 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x5 = part2 + x.Limits_Scale - 1
   local y3 = x.Limits_Scale
   local min4 = (x5 - x5 % y3) / y3
-  if 16777215 < min4 then min4 = 16777215 end
+  if 17179869184 < min4 then min4 = 17179869184 end
   local x6 = c2.Asked_0
-  c2.Asked_0 = c2.Asked_0 + ((min4 < 1048576 and min4 or 1048576) - (x6 - x6 % 64) / 64)
+  c2.Asked_0 = c2.Asked_0 + (min4 - (x6 - x6 % 64) / 64)
   local each3 = x.Limits_Parts_1
   local y4 = 1 > each3 and 1 or each3
   local min5 = cost_1
@@ -2468,9 +2468,9 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x8 = part3 + x.Limits_Scale - 1
   local y5 = x.Limits_Scale
   local min6 = (x8 - x8 % y5) / y5
-  if 16777215 < min6 then min6 = 16777215 end
+  if 17179869184 < min6 then min6 = 17179869184 end
   local x9 = c2.Asked_1
-  c2.Asked_1 = c2.Asked_1 + ((min6 < 1048576 and min6 or 1048576) - (x9 - x9 % 64) / 64)
+  c2.Asked_1 = c2.Asked_1 + (min6 - (x9 - x9 % 64) / 64)
   local each4 = x.Limits_Parts_2
   local y6 = 1 > each4 and 1 or each4
   local min7 = cost_2
@@ -2480,9 +2480,9 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x11 = part4 + x.Limits_Scale - 1
   local y7 = x.Limits_Scale
   local min8 = (x11 - x11 % y7) / y7
-  if 16777215 < min8 then min8 = 16777215 end
+  if 17179869184 < min8 then min8 = 17179869184 end
   local x12 = c2.Asked_2
-  c2.Asked_2 = c2.Asked_2 + ((min8 < 1048576 and min8 or 1048576) - (x12 - x12 % 64) / 64)
+  c2.Asked_2 = c2.Asked_2 + (min8 - (x12 - x12 % 64) / 64)
   local each5 = x.Limits_Parts_3
   local y8 = 1 > each5 and 1 or each5
   local min9 = cost_3
@@ -2492,9 +2492,9 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x14 = part5 + x.Limits_Scale - 1
   local y9 = x.Limits_Scale
   local min10 = (x14 - x14 % y9) / y9
-  if 16777215 < min10 then min10 = 16777215 end
+  if 17179869184 < min10 then min10 = 17179869184 end
   local x15 = c2.Asked_3
-  c2.Asked_3 = c2.Asked_3 + ((min10 < 1048576 and min10 or 1048576) - (x15 - x15 % 64) / 64)
+  c2.Asked_3 = c2.Asked_3 + (min10 - (x15 - x15 % 64) / 64)
 end
 function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Again, op_Urgent, back, now)
   local c2 = x.State_Calendars[0]
@@ -2696,11 +2696,12 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
               end
               local x5 = (booked - booked % y2) / y2 * ratio
               local min4 = (x5 - x5 % 1024) / 1024
-              if 8589934592 < min4 then min4 = 8589934592 end
+              if 4294967296 < min4 then min4 = 4294967296 end
               local unit = line3.Window_Unit
-              local x6 = min4 * x.Limits_Scale
+              local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x7 = min4 * x.Limits_Scale + (x6 - x6 % 2) / 2
               local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects = (x6 - x6 % y3) / y3
+              expects = (x7 - x7 % y3) / y3
             end
             local each2 = expects
             local y2 = 1 > each2 and 1 or each2
@@ -2745,11 +2746,12 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
           end
           local x5 = (due - due % y2) / y2 * ratio
           local min4 = (x5 - x5 % 1024) / 1024
-          if 8589934592 < min4 then min4 = 8589934592 end
+          if 4294967296 < min4 then min4 = 4294967296 end
           local unit = line3.Window_Unit
-          local x6 = min4 * x.Limits_Scale
+          local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x7 = min4 * x.Limits_Scale + (x6 - x6 % 2) / 2
           local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x6 - x6 % y3) / y3
+          expects = (x7 - x7 % y3) / y3
         end
         is2 = all2 - reserved >= expects + cost
       end
@@ -2981,11 +2983,12 @@ function Shared_served(x, window_Interval, to, since)
         end
         local x6 = (booked - booked % y3) / y3 * ratio
         local min4 = (x6 - x6 % 1024) / 1024
-        if 8589934592 < min4 then min4 = 8589934592 end
+        if 4294967296 < min4 then min4 = 4294967296 end
         local unit = line2.Window_Unit
-        local x7 = min4 * x.Limits_Scale
+        local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        local x8 = min4 * x.Limits_Scale + (x7 - x7 % 2) / 2
         local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x7 - x7 % y4) / y4
+        expects = (x8 - x8 % y4) / y4
       end
       local x6 = (0 > capacity and 0 or capacity) * 1024
       local y3 = 1 > expects and 1 or expects
@@ -3025,11 +3028,12 @@ function Shared_served(x, window_Interval, to, since)
             end
             local x8 = (booked - booked % y4) / y4 * ratio
             local min6 = (x8 - x8 % 1024) / 1024
-            if 8589934592 < min6 then min6 = 8589934592 end
+            if 4294967296 < min6 then min6 = 4294967296 end
             local unit = line3.Window_Unit
-            local x9 = min6 * x.Limits_Scale
+            local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x10 = min6 * x.Limits_Scale + (x9 - x9 % 2) / 2
             local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x9 - x9 % y5) / y5
+            expects2 = (x10 - x10 % y5) / y5
           end
           local capacity2 = line2.Left + (x7 - x7 % 4096) / 4096 - expects2
           local expects3 = 0
@@ -3052,11 +3056,12 @@ function Shared_served(x, window_Interval, to, since)
             end
             local x8 = (booked - booked % y4) / y4 * ratio
             local min6 = (x8 - x8 % 1024) / 1024
-            if 8589934592 < min6 then min6 = 8589934592 end
+            if 4294967296 < min6 then min6 = 4294967296 end
             local unit = line3.Window_Unit
-            local x9 = min6 * x.Limits_Scale
+            local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x10 = min6 * x.Limits_Scale + (x9 - x9 % 2) / 2
             local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects3 = (x9 - x9 % y5) / y5
+            expects3 = (x10 - x10 % y5) / y5
           end
           local x8 = (0 > capacity2 and 0 or capacity2) * 1024
           local y4 = 1 > expects3 and 1 or expects3
@@ -3129,11 +3134,12 @@ function Shared_later(x, from, span)
         end
         local x4 = (booked - booked % y2) / y2 * ratio
         local min3 = (x4 - x4 % 1024) / 1024
-        if 8589934592 < min3 then min3 = 8589934592 end
+        if 4294967296 < min3 then min3 = 4294967296 end
         local unit = line2.Window_Unit
-        local x5 = min3 * x.Limits_Scale
+        local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        local x6 = min3 * x.Limits_Scale + (x5 - x5 % 2) / 2
         local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x5 - x5 % y3) / y3
+        expects = (x6 - x6 % y3) / y3
       end
       local x4 = (0 > capacity and 0 or capacity) * 1024
       local y2 = 1 > expects and 1 or expects
@@ -3177,11 +3183,12 @@ function Shared_later(x, from, span)
             end
             local x7 = (booked - booked % y3) / y3 * ratio
             local min5 = (x7 - x7 % 1024) / 1024
-            if 8589934592 < min5 then min5 = 8589934592 end
+            if 4294967296 < min5 then min5 = 4294967296 end
             local unit = line3.Window_Unit
-            local x8 = min5 * x.Limits_Scale
+            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
             local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x8 - x8 % y4) / y4
+            expects2 = (x9 - x9 % y4) / y4
           end
           local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
           local expects3 = 0
@@ -3204,11 +3211,12 @@ function Shared_later(x, from, span)
             end
             local x7 = (booked - booked % y3) / y3 * ratio
             local min5 = (x7 - x7 % 1024) / 1024
-            if 8589934592 < min5 then min5 = 8589934592 end
+            if 4294967296 < min5 then min5 = 4294967296 end
             local unit = line3.Window_Unit
-            local x8 = min5 * x.Limits_Scale
+            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
             local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects3 = (x8 - x8 % y4) / y4
+            expects3 = (x9 - x9 % y4) / y4
           end
           local x7 = (0 > capacity2 and 0 or capacity2) * 1024
           local y3 = 1 > expects3 and 1 or expects3
@@ -3304,11 +3312,12 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
           end
           local x5 = (booked - booked % y3) / y3 * ratio
           local min2 = (x5 - x5 % 1024) / 1024
-          if 8589934592 < min2 then min2 = 8589934592 end
+          if 4294967296 < min2 then min2 = 4294967296 end
           local unit = line2.Window_Unit
-          local x6 = min2 * x.Limits_Scale
+          local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
           local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x6 - x6 % y4) / y4
+          expects = (x7 - x7 % y4) / y4
         end
         local y3 = w.Rate
         at2 = at2 + (expects - expects % y3) / y3 * w.Interval % c3.Grain
@@ -3420,11 +3429,12 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                   end
                   local x4 = (booked - booked % y2) / y2 * ratio
                   local min2 = (x4 - x4 % 1024) / 1024
-                  if 8589934592 < min2 then min2 = 8589934592 end
+                  if 4294967296 < min2 then min2 = 4294967296 end
                   local unit = line2.Window_Unit
-                  local x5 = min2 * x.Limits_Scale
+                  local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  local x6 = min2 * x.Limits_Scale + (x5 - x5 % 2) / 2
                   local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  expects = (x5 - x5 % y3) / y3
+                  expects = (x6 - x6 % y3) / y3
                 end
                 is3 = gain < expects + cost
               end
@@ -3524,11 +3534,12 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                 end
                 local x5 = (booked2 - booked2 % y3) / y3 * ratio
                 local min2 = (x5 - x5 % 1024) / 1024
-                if 8589934592 < min2 then min2 = 8589934592 end
+                if 4294967296 < min2 then min2 = 4294967296 end
                 local unit = line3.Window_Unit
-                local x6 = min2 * x.Limits_Scale
+                local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
                 local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                expects = (x6 - x6 % y4) / y4
+                expects = (x7 - x7 % y4) / y4
               end
               if expects >= brings then
                 if end3 > open3 then open3 = end3 end
@@ -3625,11 +3636,12 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
             end
             local x2 = (booked - booked % y) / y * ratio
             local min2 = (x2 - x2 % 1024) / 1024
-            if 8589934592 < min2 then min2 = 8589934592 end
+            if 4294967296 < min2 then min2 = 4294967296 end
             local unit = line2.Window_Unit
-            local x3 = min2 * x.Limits_Scale
+            local x3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x4 = min2 * x.Limits_Scale + (x3 - x3 % 2) / 2
             local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x3 - x3 % y2) / y2
+            expects = (x4 - x4 % y2) / y2
           end
           is2 = gain < expects + cost
         end
@@ -3972,11 +3984,12 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                         end
                         local x5 = (due - due % y4) / y4 * ratio
                         local min2 = (x5 - x5 % 1024) / 1024
-                        if 8589934592 < min2 then min2 = 8589934592 end
+                        if 4294967296 < min2 then min2 = 4294967296 end
                         local unit = line2.Window_Unit
-                        local x6 = min2 * x.Limits_Scale
+                        local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
                         local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects = (x6 - x6 % y5) / y5
+                        expects = (x7 - x7 % y5) / y5
                       end
                       local passing = 0
                       do
@@ -4208,11 +4221,12 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                       end
                       local x6 = (booked - booked % y5) / y5 * ratio
                       local min2 = (x6 - x6 % 1024) / 1024
-                      if 8589934592 < min2 then min2 = 8589934592 end
+                      if 4294967296 < min2 then min2 = 4294967296 end
                       local unit = line3.Window_Unit
-                      local x7 = min2 * x.Limits_Scale
+                      local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
                       local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x7 - x7 % y6) / y6
+                      expects = (x8 - x8 % y6) / y6
                     end
                     if expects >= brings then
                       if end2 > open3 then open3 = end2 end
@@ -4294,11 +4308,12 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   end
                   local x10 = (booked - booked % y7) / y7 * ratio
                   local min3 = (x10 - x10 % 1024) / 1024
-                  if 8589934592 < min3 then min3 = 8589934592 end
+                  if 4294967296 < min3 then min3 = 4294967296 end
                   local unit = line2.Window_Unit
-                  local x11 = min3 * x.Limits_Scale
+                  local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  local x12 = min3 * x.Limits_Scale + (x11 - x11 % 2) / 2
                   local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  expects = (x11 - x11 % y8) / y8
+                  expects = (x12 - x12 % y8) / y8
                 end
                 local y7 = w.Rate
                 at3 = at3 + (expects - expects % y7) / y7 * w.Interval % c7.Grain
@@ -5393,10 +5408,11 @@ end
           if n3 > max3 then max3 = n3 end
           x2.Limits_PerGrain = max3
           local least = 1
+          local most2 = 1048576
           if (n0 < 1 and n0 or 1) + (n1 < 1 and n1 or 1) + (n2 < 1 and n2 or 1) + (n3 < 1 and n3 or 1) > 1 then
-            least = 2
+            least, most2 = 2, 131071
             local min2 = x2.Limits_PerGrain * 1000
-            if 1099511627776 < min2 then min2 = 1099511627776 end
+            if 137438953472 < min2 then min2 = 137438953472 end
             x2.Limits_PerGrain = min2
           end
           local each2 = 0
@@ -5448,7 +5464,7 @@ end
           x2.Limits_Parts_2 = each4
           x2.Limits_Parts_3 = each5
           local x4 = x2.Limits_PerGrain
-          x2.Limits_Scale = (x4 - x4 % 1048576) / 1048576 + 1
+          x2.Limits_Scale = (x4 - x4 % most2) / most2 + 1
         end
       end
     end
