@@ -221,7 +221,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	v.at, v.bound = now, BoundNone
 	v.pace = l.pace(s)
-	v.again = max(l.space(v.pace), v.pace/4)
+	v.again = max(l.space(v.pace), l.again(v.pace))
 	if s.Closed > now {
 		v.at, v.bound = s.Closed, BoundClosed
 	}
@@ -493,6 +493,10 @@ func (l *Limits) pace(s *State) int64 {
 	guess := min(l.Guess, max(l.Guess/8, trusted))
 	return max(1, (s.Held+guess)*1000/((s.Ended+1)*l.Tokens))
 }
+
+// again returns the time from one ticket that is denied a token to the next, in us. Tokens come back at random: a ticket that asks
+// later leaves one idle, and many tickets ask in vain. The more tokens there are, the less does an idle one matter.
+func (l *Limits) again(pace int64) int64 { return pace * min(max(l.Tokens, 5), 10) / 20 }
 
 // overdue returns the least time until a ticket that is denied a token asks again, in ms. It is a quarter of the time by
 // which all operations that hold a token exceed the average: the longer they run, the longer they are likely to run. It

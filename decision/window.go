@@ -117,7 +117,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) {
 
 // refresh counts the intervals that have begun between the last decision and now.
 func (l *Limits) refresh(s *State, leases Leases, now int64) {
-	idle := s.Closed <= s.Now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens
+	idle := s.Closed <= s.Now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens && (now-s.Now)*1000 > l.again(l.pace(s))
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if w.interval(now) > w.interval(s.Now) {
@@ -132,7 +132,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 			idle = false
 		}
 	}
-	if idle { // it was open, and denied tickets do not come back
+	if idle { // it was open for a turn and an interval, and denied tickets do not come back
 		s.AgainUS = now * 1000
 	}
 }

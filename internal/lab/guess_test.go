@@ -46,3 +46,55 @@ func TestBurstWithAWrongGuess(t *testing.T) {
 		}
 	}
 }
+
+// Consumers that hold no messages ask a few times for each, also if operations are slow and of random lengths, and leave few
+// tokens idle. They cannot know when a token comes back.
+func TestSlowOperations(t *testing.T) {
+	for _, c := range []struct {
+		tokens        int
+		operation     time.Duration // the mean
+		used, within  float64       // the least part of the time of the entity's own tokens, and of the tokens of a shared limit
+		postponements float64       // the most
+		p99           int
+	}{
+		{1, 2 * time.Second, 0.85, 0.7, 9, 36},
+		{1, 10 * time.Second, 0.85, 0.7, 9.5, 38},
+		{5, 2 * time.Second, 0.92, 0.8, 7, 26},
+		{5, 10 * time.Second, 0.92, 0.88, 8, 32},
+		{25, 2 * time.Second, 0.94, 0.9, 5, 16},
+		{25, 10 * time.Second, 0.94, 0.88, 5, 16},
+	} {
+		for _, load := range []float64{1.2, 100} { // of what the tokens can do
+			var best time.Duration // the makespan with the entity's own tokens
+			for _, shared := range []bool{false, true} {
+				const messages = 1000
+				least := c.used
+				if shared {
+					least = c.within
+				}
+				name := fmt.Sprintf("%d tokens, operations of %v, load %v, shared %v", c.tokens, c.operation, load, shared)
+				o := drip.Options{Size: 1_000_000, RefreshRate: 1_000_000, Concurrency: c.tokens, WaitForToken: c.operation, Lease: time.Minute}
+				if shared {
+					o = drip.Options{Size: 1_000_000, Lease: time.Minute, Shared: map[string]drip.Limit{"app": {Concurrency: c.tokens, WaitForToken: c.operation}}}
+				}
+				rate := load * float64(c.tokens) / c.operation.Seconds()
+				report, err := lab.Run(lab.Scenario{
+					Name: name, Options: o, Arrivals: lab.Poisson(rate, 0, time.Duration(messages/rate*float64(time.Second))),
+					Operation: lab.AtMost(40*time.Second, lab.Exponential(c.operation)), Late: lab.Uniform(0, 20*time.Millisecond), Hold: -1,
+				}, 1, lab.Admit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				admit := report.Results[0]
+				if !shared {
+					best = report.Results[1].Makespan
+				}
+				used := float64(best) / float64(admit.Makespan)
+				t.Logf("%s: %.2f used, %.2f postponements, 99 %% at most %d", name, used, admit.Redeliveries.Mean, admit.Redeliveries.P99)
+				if used < least || admit.Redeliveries.Mean > c.postponements || admit.Redeliveries.P99 > c.p99 {
+					t.Errorf("%s: want at least %v used, at most %v postponements, 99 %% at most %d", name, least, c.postponements, c.p99)
+				}
+			}
+		}
+	}
+}

@@ -1826,7 +1826,27 @@ function Shared_advance(x, now)
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
       do
-        local idle = x.State_Closed <= x.State_Now and x.State_AgainUS > now * 1000 and x.State_Plain + x.Leases.Out(now) < x.Limits_Tokens
+        local is3 = x.State_Closed <= x.State_Now and x.State_AgainUS > now * 1000 and x.State_Plain + x.Leases.Out(now) < x.Limits_Tokens
+        if is3 then
+          local pace = 0
+          do
+            local x2 = x.Limits_Guess
+            local max2 = (x2 - x2 % 8) / 8
+            if 200 > max2 then max2 = 200 end
+            local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+            local x3 = (x.State_Held + guess) * 1000
+            local y = (x.State_Ended + 1) * x.Limits_Tokens
+            local max3 = 1
+            local x4 = (x3 - x3 % y) / y
+            if x4 > max3 then max3 = x4 end
+            pace = max3
+          end
+          local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
+          if 10 < min2 then min2 = 10 end
+          local x2 = pace * min2
+          is3 = (now - x.State_Now) * 1000 > (x2 - x2 % 20) / 20
+        end
+        local idle = is3
         for i2 = 0, x.Limits_Windows_n - 1 do
           local w = x.Limits_Windows[i2]
           local line2 = x.State_Lines[i2]
@@ -1863,8 +1883,8 @@ function Shared_advance(x, now)
                     do
                       if w.Size > w.Rate then
                         local max2 = from2
-                        local x2 = x.State_Closed - 1
-                        if x2 > max2 then max2 = x2 end
+                        local x3 = x.State_Closed - 1
+                        if x3 > max2 then max2 = x3 end
                         since = max2
                       else
                         since = from2
@@ -1876,9 +1896,9 @@ function Shared_advance(x, now)
                     if n3 <= 0 then
                       gain = left2
                     else
-                      local x2 = w.Size - left2
+                      local x3 = w.Size - left2
                       local y = w.Rate
-                      if n3 > (x2 - x2 % y) / y then
+                      if n3 > (x3 - x3 % y) / y then
                         gain = w.Size
                       else
                         gain = left2 + n3 * w.Rate
@@ -1887,13 +1907,13 @@ function Shared_advance(x, now)
                   end
                 end
                 local max2 = 0
-                local x2 = line2.Taken + (0 > gain and 0 or gain)
-                if x2 > max2 then max2 = x2 end
+                local x3 = line2.Taken + (0 > gain and 0 or gain)
+                if x3 > max2 then max2 = x3 end
                 unused = max2
-                local x3 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                local x4 = (0 > line2.Spare and 0 or line2.Spare) * 3
                 local max3 = 4 * unused
-                local x4 = (x3 - x3 % 4) / 4
-                if x4 > max3 then max3 = x4 end
+                local x5 = (x4 - x4 % 4) / 4
+                if x5 > max3 then max3 = x5 end
                 line2.Spare = max3
               else
                 line2.Spare = 0
@@ -1913,8 +1933,8 @@ function Shared_advance(x, now)
                 do
                   if w.Size > w.Rate then
                     local max2 = from2
-                    local x2 = x.State_Closed - 1
-                    if x2 > max2 then max2 = x2 end
+                    local x3 = x.State_Closed - 1
+                    if x3 > max2 then max2 = x3 end
                     since = max2
                   else
                     since = from2
@@ -1926,9 +1946,9 @@ function Shared_advance(x, now)
                 if n2 <= 0 then
                   gain = left
                 else
-                  local x2 = w.Size - left
+                  local x3 = w.Size - left
                   local y = w.Rate
-                  if n2 > (x2 - x2 % y) / y then
+                  if n2 > (x3 - x3 % y) / y then
                     gain = w.Size
                   else
                     gain = left + n2 * w.Rate
@@ -1942,8 +1962,8 @@ function Shared_advance(x, now)
               local over = line2.Left + line2.Stale + line2.Fresh - w.Size
               if over > line2.Stale then
                 local max2 = 0
-                local x2 = w.Size - line2.Left
-                if x2 > max2 then max2 = x2 end
+                local x3 = w.Size - line2.Left
+                if x3 > max2 then max2 = x3 end
                 line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                 line2.Fresh, line2.FreshFrom = 0, last2
               elseif over > 0 then
@@ -1955,41 +1975,41 @@ function Shared_advance(x, now)
                 for i3 = 0, x.Limits_Windows_n - 1 do
                   local w2 = x.Limits_Windows[i3]
                   local line3 = x.State_Lines[i3]
-                  local is3 = w2.Unit == w.Unit
-                  if is3 then
+                  local is4 = w2.Unit == w.Unit
+                  if is4 then
                     local t4 = now - w2.Offset
                     local by4 = w2.Interval
                     local t5 = x.State_Now
                     local t6 = t5 - w2.Offset
                     local by5 = w2.Interval
-                    is3 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
+                    is4 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
                   end
-                  if is3 then
+                  if is4 then
                     local t7 = x.State_Slot
                     local t8 = t7 - w2.Offset
                     local by6 = w2.Interval
                     local t9 = now - w2.Offset
                     local by7 = w2.Interval
                     if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
-                      local min2 = w2.Size
-                      local x2 = line3.Promised + unused2
-                      if x2 < min2 then min2 = x2 end
-                      line3.Promised = min2
+                      local min3 = w2.Size
+                      local x3 = line3.Promised + unused2
+                      if x3 < min3 then min3 = x3 end
+                      line3.Promised = min3
                     else
-                      local x2 = x.State_LastID
-                      if now - (x2 - x2 % 1024) / 1024 > w.Interval then
-                        local min2 = 4 * line3.Left
-                        local x3 = line3.Spare + 4 * unused2
-                        if x3 < min2 then min2 = x3 end
-                        if min2 > line3.Spare then line3.Spare = min2 end
+                      local x3 = x.State_LastID
+                      if now - (x3 - x3 % 1024) / 1024 > w.Interval then
+                        local min3 = 4 * line3.Left
+                        local x4 = line3.Spare + 4 * unused2
+                        if x4 < min3 then min3 = x4 end
+                        if min3 > line3.Spare then line3.Spare = min3 end
                       end
                     end
                   end
                 end
               end
             end
-            local is3 = idle
-            if is3 then
+            local is4 = idle
+            if is4 then
               local gain2 = 0
               do
                 local from2 = x.State_Now
@@ -2006,8 +2026,8 @@ function Shared_advance(x, now)
                   do
                     if w.Size > w.Rate then
                       local max2 = from2
-                      local x2 = x.State_Closed - 1
-                      if x2 > max2 then max2 = x2 end
+                      local x3 = x.State_Closed - 1
+                      if x3 > max2 then max2 = x3 end
                       since = max2
                     else
                       since = from2
@@ -2019,9 +2039,9 @@ function Shared_advance(x, now)
                   if n3 <= 0 then
                     gain2 = left
                   else
-                    local x2 = w.Size - left
+                    local x3 = w.Size - left
                     local y = w.Rate
-                    if n3 > (x2 - x2 % y) / y then
+                    if n3 > (x3 - x3 % y) / y then
                       gain2 = w.Size
                     else
                       gain2 = left + n3 * w.Rate
@@ -2029,9 +2049,9 @@ function Shared_advance(x, now)
                   end
                 end
               end
-              is3 = gain2 >= w.Rate
+              is4 = gain2 >= w.Rate
             end
-            idle = is3
+            idle = is4
           else
             idle = false
           end
@@ -5705,7 +5725,26 @@ end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
           do
-            local idle = s_Closed <= s_Now and s_AgainUS > t * 1000 and s_Plain + Out(t) < l_Tokens
+            local is3 = s_Closed <= s_Now and s_AgainUS > t * 1000 and s_Plain + Out(t) < l_Tokens
+            if is3 then
+              local pace = 0
+              do
+                local max2 = (l_Guess - l_Guess % 8) / 8
+                if 200 > max2 then max2 = 200 end
+                local guess = l_Guess < max2 and l_Guess or max2
+                local x2 = (s_Held + guess) * 1000
+                local y = (s_Ended + 1) * l_Tokens
+                local max3 = 1
+                local x3 = (x2 - x2 % y) / y
+                if x3 > max3 then max3 = x3 end
+                pace = max3
+              end
+              local min2 = l_Tokens > 5 and l_Tokens or 5
+              if 10 < min2 then min2 = 10 end
+              local x2 = pace * min2
+              is3 = (t - s_Now) * 1000 > (x2 - x2 % 20) / 20
+            end
+            local idle = is3
             for i2 = 0, l_Windows_n - 1 do
               local w = l_Windows[i2]
               local line2 = s_Lines[i2]
@@ -5738,8 +5777,8 @@ end
                         do
                           if w.Size > w.Rate then
                             local max2 = s_Now
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
+                            local x3 = s_Closed - 1
+                            if x3 > max2 then max2 = x3 end
                             since = max2
                           else
                             since = s_Now
@@ -5751,9 +5790,9 @@ end
                         if n3 <= 0 then
                           gain = left2
                         else
-                          local x2 = w.Size - left2
+                          local x3 = w.Size - left2
                           local y = w.Rate
-                          if n3 > (x2 - x2 % y) / y then
+                          if n3 > (x3 - x3 % y) / y then
                             gain = w.Size
                           else
                             gain = left2 + n3 * w.Rate
@@ -5762,13 +5801,13 @@ end
                       end
                     end
                     local max2 = 0
-                    local x2 = line2.Taken + (0 > gain and 0 or gain)
-                    if x2 > max2 then max2 = x2 end
+                    local x3 = line2.Taken + (0 > gain and 0 or gain)
+                    if x3 > max2 then max2 = x3 end
                     unused = max2
-                    local x3 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                    local x4 = (0 > line2.Spare and 0 or line2.Spare) * 3
                     local max3 = 4 * unused
-                    local x4 = (x3 - x3 % 4) / 4
-                    if x4 > max3 then max3 = x4 end
+                    local x5 = (x4 - x4 % 4) / 4
+                    if x5 > max3 then max3 = x5 end
                     line2.Spare = max3
                   else
                     line2.Spare = 0
@@ -5787,8 +5826,8 @@ end
                     do
                       if w.Size > w.Rate then
                         local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
+                        local x3 = s_Closed - 1
+                        if x3 > max2 then max2 = x3 end
                         since = max2
                       else
                         since = s_Now
@@ -5800,9 +5839,9 @@ end
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w.Size - left
+                      local x3 = w.Size - left
                       local y = w.Rate
-                      if n2 > (x2 - x2 % y) / y then
+                      if n2 > (x3 - x3 % y) / y then
                         gain = w.Size
                       else
                         gain = left + n2 * w.Rate
@@ -5816,8 +5855,8 @@ end
                   local over = line2.Left + line2.Stale + line2.Fresh - w.Size
                   if over > line2.Stale then
                     local max2 = 0
-                    local x2 = w.Size - line2.Left
-                    if x2 > max2 then max2 = x2 end
+                    local x3 = w.Size - line2.Left
+                    if x3 > max2 then max2 = x3 end
                     line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                     line2.Fresh, line2.FreshFrom = 0, last2
                   elseif over > 0 then
@@ -5829,36 +5868,36 @@ end
                     for i3 = 0, l_Windows_n - 1 do
                       local w2 = l_Windows[i3]
                       local line3 = s_Lines[i3]
-                      local is3 = w2.Unit == w.Unit
-                      if is3 then
+                      local is4 = w2.Unit == w.Unit
+                      if is4 then
                         local t4 = t - w2.Offset
                         local by4 = w2.Interval
                         local t5 = s_Now - w2.Offset
                         local by5 = w2.Interval
-                        is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                        is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
                       end
-                      if is3 then
+                      if is4 then
                         local t6 = s_Slot - w2.Offset
                         local by6 = w2.Interval
                         local t7 = t - w2.Offset
                         local by7 = w2.Interval
                         if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
-                          local min2 = w2.Size
-                          local x2 = line3.Promised + unused2
-                          if x2 < min2 then min2 = x2 end
-                          line3.Promised = min2
+                          local min3 = w2.Size
+                          local x3 = line3.Promised + unused2
+                          if x3 < min3 then min3 = x3 end
+                          line3.Promised = min3
                         elseif t - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
-                          local min2 = 4 * line3.Left
-                          local x2 = line3.Spare + 4 * unused2
-                          if x2 < min2 then min2 = x2 end
-                          if min2 > line3.Spare then line3.Spare = min2 end
+                          local min3 = 4 * line3.Left
+                          local x3 = line3.Spare + 4 * unused2
+                          if x3 < min3 then min3 = x3 end
+                          if min3 > line3.Spare then line3.Spare = min3 end
                         end
                       end
                     end
                   end
                 end
-                local is3 = idle
-                if is3 then
+                local is4 = idle
+                if is4 then
                   local gain2 = 0
                   do
                     local t4 = t - w.Offset
@@ -5874,8 +5913,8 @@ end
                       do
                         if w.Size > w.Rate then
                           local max2 = s_Now
-                          local x2 = s_Closed - 1
-                          if x2 > max2 then max2 = x2 end
+                          local x3 = s_Closed - 1
+                          if x3 > max2 then max2 = x3 end
                           since = max2
                         else
                           since = s_Now
@@ -5887,9 +5926,9 @@ end
                       if n3 <= 0 then
                         gain2 = left
                       else
-                        local x2 = w.Size - left
+                        local x3 = w.Size - left
                         local y = w.Rate
-                        if n3 > (x2 - x2 % y) / y then
+                        if n3 > (x3 - x3 % y) / y then
                           gain2 = w.Size
                         else
                           gain2 = left + n3 * w.Rate
@@ -5897,9 +5936,9 @@ end
                       end
                     end
                   end
-                  is3 = gain2 >= w.Rate
+                  is4 = gain2 >= w.Rate
                 end
-                idle = is3
+                idle = is4
               else
                 idle = false
               end
@@ -6267,9 +6306,12 @@ end
                     space2 = 0
                   end
                 end
+                local min2 = l_Tokens > 5 and l_Tokens or 5
+                if 10 < min2 then min2 = 10 end
+                local x2 = v_pace * min2
                 local max2 = space2
-                local x2 = (v_pace - v_pace % 4) / 4
-                if x2 > max2 then max2 = x2 end
+                local x3 = (x2 - x2 % 20) / 20
+                if x3 > max2 then max2 = x3 end
                 v_again = max2
                 if s_Closed > t then
                   v_at, v_bound = s_Closed, 1
@@ -6300,11 +6342,11 @@ end
                           urgent = 0
                         end
                       end
-                      local x3 = op_Ticket_Again * (w.Rate + 1)
-                      local min2 = urgent
-                      local x4 = w.Rate - (x3 - x3 % 2) / 2
-                      if x4 < min2 then min2 = x4 end
-                      passing = min2
+                      local x4 = op_Ticket_Again * (w.Rate + 1)
+                      local min3 = urgent
+                      local x5 = w.Rate - (x4 - x4 % 2) / 2
+                      if x5 < min3 then min3 = x5 end
+                      passing = min3
                     end
                   end
                   local left = line2.Left - passing
@@ -6321,8 +6363,8 @@ end
                       do
                         if w.Size > w.Rate then
                           local max3 = at2
-                          local x3 = s_Closed - 1
-                          if x3 > max3 then max3 = x3 end
+                          local x4 = s_Closed - 1
+                          if x4 > max3 then max3 = x4 end
                           since = max3
                         else
                           since = at2
@@ -6330,13 +6372,13 @@ end
                       end
                       local t2 = since - w.Offset
                       local by2 = w.Interval
-                      local x3 = cost - left - 1
+                      local x4 = cost - left - 1
                       local y = w.Rate
                       local y2 = w.Interval
-                      local min2 = (x3 - x3 % y) / y + 1
-                      local x4 = (8796093022208 - 8796093022208 % y2) / y2
-                      if x4 < min2 then min2 = x4 end
-                      local n2 = (t2 - t2 % by2) / by2 + min2
+                      local min3 = (x4 - x4 % y) / y + 1
+                      local x5 = (8796093022208 - 8796093022208 % y2) / y2
+                      if x5 < min3 then min3 = x5 end
+                      local n2 = (t2 - t2 % by2) / by2 + min3
                       room = n2 * w.Interval + w.Offset
                     end
                   end
@@ -6344,18 +6386,18 @@ end
                   if (at2 > s_Closed and at2 or s_Closed) > t then
                     local spanUS = 0
                     do
-                      local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                      local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
                       local max3 = 1 < cost and 1 or cost
-                      local x4 = cost - (x3 - x3 % 4096) / 4096
-                      if x4 > max3 then max3 = x4 end
-                      local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                      local x5 = cost - (x4 - x4 % 4096) / 4096
+                      if x5 > max3 then max3 = x5 end
+                      local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
                       local y = w.Rate < w.Size and w.Rate or w.Size
-                      local each2 = (x5 - x5 % y) / y
+                      local each2 = (x6 - x6 % y) / y
                       local y2 = each2 + 1
-                      local min2 = max3
-                      local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
-                      if x6 < min2 then min2 = x6 end
-                      spanUS = min2 * each2
+                      local min3 = max3
+                      local x7 = (1125899906842624 - 1125899906842624 % y2) / y2
+                      if x7 < min3 then min3 = x7 end
+                      spanUS = min3 * each2
                     end
                     if spanUS > v_again then v_again = spanUS end
                   end
@@ -6363,16 +6405,16 @@ end
                     local refund = 0
                     do
                       local units2 = cost - left
-                      local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                      local returns2 = (x3 - x3 % 4096) / 4096
+                      local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                      local returns2 = (x4 - x4 % 4096) / 4096
                       if units2 < 1 or units2 > returns2 then
                         refund = 9007199254740991
                       else
-                        local x4 = s_Held + l_Guess
+                        local x5 = s_Held + l_Guess
                         local y = s_Ended + 1
-                        local x5 = units2 * 1024
-                        local x6 = (x4 - x4 % y) / y * ((x5 - x5 % returns2) / returns2)
-                        refund = t + 1 + (x6 - x6 % 1024) / 1024
+                        local x6 = units2 * 1024
+                        local x7 = (x5 - x5 % y) / y * ((x6 - x6 % returns2) / returns2)
+                        refund = t + 1 + (x7 - x7 % 1024) / 1024
                       end
                     end
                     local refund2 = refund
@@ -6499,8 +6541,8 @@ end
                               do
                                 if w.Size > w.Rate then
                                   local max4 = at2
-                                  local x3 = s_Closed - 1
-                                  if x3 > max4 then max4 = x3 end
+                                  local x4 = s_Closed - 1
+                                  if x4 > max4 then max4 = x4 end
                                   since = max4
                                 else
                                   since = at2
@@ -6508,13 +6550,13 @@ end
                               end
                               local t2 = since - w.Offset
                               local by2 = w.Interval
-                              local x3 = cost - left - 1
+                              local x4 = cost - left - 1
                               local y = w.Rate
                               local y2 = w.Interval
-                              local min2 = (x3 - x3 % y) / y + 1
-                              local x4 = (8796093022208 - 8796093022208 % y2) / y2
-                              if x4 < min2 then min2 = x4 end
-                              local n2 = (t2 - t2 % by2) / by2 + min2
+                              local min3 = (x4 - x4 % y) / y + 1
+                              local x5 = (8796093022208 - 8796093022208 % y2) / y2
+                              if x5 < min3 then min3 = x5 end
+                              local n2 = (t2 - t2 % by2) / by2 + min3
                               room = n2 * w.Interval + w.Offset
                             end
                           end
@@ -6523,10 +6565,10 @@ end
                           local room = 0
                           do
                             local left = line2.Promised
-                            local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
                             local max4 = 1 < cost and 1 or cost
-                            local x4 = cost - (x3 - x3 % 4096) / 4096
-                            if x4 > max4 then max4 = x4 end
+                            local x5 = cost - (x4 - x4 % 4096) / 4096
+                            if x5 > max4 then max4 = x5 end
                             local at2 = s_Slot
                             if left >= max4 or max4 == 0 then
                               room = at2
@@ -6538,8 +6580,8 @@ end
                               do
                                 if w.Size > w.Rate then
                                   local max5 = at2
-                                  local x5 = s_Closed - 1
-                                  if x5 > max5 then max5 = x5 end
+                                  local x6 = s_Closed - 1
+                                  if x6 > max5 then max5 = x6 end
                                   since = max5
                                 else
                                   since = at2
@@ -6547,13 +6589,13 @@ end
                               end
                               local t2 = since - w.Offset
                               local by2 = w.Interval
-                              local x5 = max4 - left - 1
+                              local x6 = max4 - left - 1
                               local y = w.Rate
                               local y2 = w.Interval
-                              local min2 = (x5 - x5 % y) / y + 1
-                              local x6 = (8796093022208 - 8796093022208 % y2) / y2
-                              if x6 < min2 then min2 = x6 end
-                              local n2 = (t2 - t2 % by2) / by2 + min2
+                              local min3 = (x6 - x6 % y) / y + 1
+                              local x7 = (8796093022208 - 8796093022208 % y2) / y2
+                              if x7 < min3 then min3 = x7 end
+                              local n2 = (t2 - t2 % by2) / by2 + min3
                               room = n2 * w.Interval + w.Offset
                             end
                           end
@@ -6568,9 +6610,9 @@ end
                         for i2 = 0, l_Windows_n - 1 do
                           do
                             local w = l_Windows[i2]
-                            local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                            local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
                             local y = w.Rate
-                            if v_pace <= (x3 - x3 % y) / y then
+                            if v_pace <= (x4 - x4 % y) / y then
                               space3 = 2 * v_pace
                               done = true
                               break
@@ -6581,8 +6623,8 @@ end
                           space3 = 0
                         end
                       end
-                      local x3 = s_Slot + (space3 - space3 % 1000) / 1000
-                      if x3 > v_slot then v_slot = x3 end
+                      local x4 = s_Slot + (space3 - space3 % 1000) / 1000
+                      if x4 > v_slot then v_slot = x4 end
                     end
                     if v_slot > v_at then
                       local is9 = v_at == t
@@ -6605,10 +6647,10 @@ end
                                 local by3 = w.Interval
                                 local is8 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                                 if is8 then
-                                  local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                  local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
                                   local max4 = 1 < cost and 1 or cost
-                                  local x4 = cost - (x3 - x3 % 4096) / 4096
-                                  if x4 > max4 then max4 = x4 end
+                                  local x5 = cost - (x4 - x4 % 4096) / 4096
+                                  if x5 > max4 then max4 = x5 end
                                   is8 = line2.Promised >= max4
                                 end
                                 is9 = is8
@@ -6627,8 +6669,8 @@ end
                                     do
                                       if w.Size > w.Rate then
                                         local max5 = t
-                                        local x5 = s_Closed - 1
-                                        if x5 > max5 then max5 = x5 end
+                                        local x6 = s_Closed - 1
+                                        if x6 > max5 then max5 = x6 end
                                         since = max5
                                       else
                                         since = t
@@ -6640,9 +6682,9 @@ end
                                     if n2 <= 0 then
                                       gain = left
                                     else
-                                      local x5 = w.Size - left
+                                      local x6 = w.Size - left
                                       local y = w.Rate
-                                      if n2 > (x5 - x5 % y) / y then
+                                      if n2 > (x6 - x6 % y) / y then
                                         gain = w.Size
                                       else
                                         gain = left + n2 * w.Rate
@@ -6678,25 +6720,25 @@ end
                   if s_Plain + out2 >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
                     v_bound = 2
                     if out2 >= l_Tokens then
-                      local x3 = s_Held + l_Guess
+                      local x4 = s_Held + l_Guess
                       local y = s_Ended + 1
-                      local x4 = t - (s_LastID - s_LastID % 1024) / 1024 - (x3 - x3 % y) / y
-                      local min2 = (x4 - x4 % 4) / 4
-                      local x5 = (l_Lease - l_Lease % 8) / 8
-                      if x5 < min2 then min2 = x5 end
-                      v_overdue = 0 > min2 and 0 or min2
+                      local x5 = t - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
+                      local min3 = (x5 - x5 % 4) / 4
+                      local x6 = (l_Lease - l_Lease % 8) / 8
+                      if x6 < min3 then min3 = x6 end
+                      v_overdue = 0 > min3 and 0 or min3
                     end
                     v_fresh = v_fresh and not v_spare
                   end
                 end
                 if v_refund > 0 then
-                  local x3 = s_Held + l_Guess
+                  local x4 = s_Held + l_Guess
                   local y = s_Ended + 1
-                  local x4 = t - (s_LastID - s_LastID % 1024) / 1024 - (x3 - x3 % y) / y
-                  local min2 = (x4 - x4 % 4) / 4
-                  local x5 = (l_Lease - l_Lease % 8) / 8
-                  if x5 < min2 then min2 = x5 end
-                  v_overdue = 0 > min2 and 0 or min2
+                  local x5 = t - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
+                  local min3 = (x5 - x5 % 4) / 4
+                  local x6 = (l_Lease - l_Lease % 8) / 8
+                  if x6 < min3 then min3 = x6 end
+                  v_overdue = 0 > min3 and 0 or min3
                 end
                 v_turn = not v_fresh and op_Ticket_Slot <= t or v_fresh and v_refund > 0 and not op_Urgent
                 if s_Closed > t then
