@@ -127,15 +127,19 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 			if len(s.Calendars) == 0 { // else its tickets are due at any time of a grain
 				l.release(s, w, unused, now)
 			}
-			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= w.Rate
+			usual := line.usual(s)
+			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= max(w.Rate, usual) && (now-s.Now)*1000 > w.spanUS(line.weight(usual))
 		} else {
 			idle = false
 		}
 	}
-	if idle { // it was open for a turn and an interval, and denied tickets do not come back
+	if idle { // it was open for longer than a turn takes, and denied tickets do not come back
 		s.AgainUS = now * 1000
 	}
 }
+
+// usual returns the average estimate of the last operations.
+func (line *Line) usual(s *State) int64 { return line.Estimated / max(1, min(s.Ended, most)) }
 
 // remembered is how long a State keeps the Line of a window that is left out, after the last decision: 31 days.
 const remembered = 31 * 86_400_000

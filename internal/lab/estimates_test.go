@@ -312,3 +312,33 @@ func TestSharedUnevenEstimates(t *testing.T) {
 		}
 	}
 }
+
+// While the estimates of operations in flight take up a window, messages ask a few times for what they give back.
+func TestEstimatesInFlight(t *testing.T) {
+	output := func(size int) drip.Window {
+		return drip.Window{Size: size, RefreshRate: 1, RefreshInterval: time.Minute / time.Duration(size), Unit: "output"}
+	}
+	for _, c := range []struct {
+		window        drip.Window
+		estimate      int // of ten times the cost
+		perSecond     float64
+		postponements float64 // the mean, at most
+	}{
+		{output(20_000), 5000, 0.5, 4},
+		{output(60_000), 2500, 20, 3},
+		{output(10_000), 2000, 100, 5},
+	} {
+		report := mustRun(t, Scenario{
+			Name: fmt.Sprintf("%d of %d", c.estimate, c.window.Size), Hold: -1, Late: Uniform(0, 20*time.Millisecond),
+			Options:  drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: plenty, Windows: []drip.Window{c.window}, Lease: time.Minute},
+			Arrivals: Poisson(c.perSecond, 0, time.Duration(800/c.perSecond*float64(time.Second))), Operation: AtMost(40*time.Second, Exponential(10*time.Second)),
+			Units: map[string]Costs{"output": func(r *rand.Rand) (int, int) { return c.estimate, 1 + r.IntN(c.estimate/5) }},
+		}, 1, Admit)
+		got := report.Results[0]
+		least := time.Duration(float64(got.Messages*c.estimate) / float64(c.window.Size) * float64(10*time.Second))
+		t.Logf("%s: %v, %v if all estimates are in use, %.2f postponements", report.Scenario.Name, got.Makespan, least, got.Redeliveries.Mean)
+		if got.Done < got.Messages || got.OverLimit > 0 || got.Makespan > least*5/4+time.Minute || got.Redeliveries.Mean > c.postponements {
+			t.Errorf("%s: want at most %v postponements", report.Scenario.Name, c.postponements)
+		}
+	}
+}

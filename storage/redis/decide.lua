@@ -2008,6 +2008,11 @@ function Shared_advance(x, now)
                 end
               end
             end
+            local max2 = 1
+            local x3 = x.State_Ended < 64 and x.State_Ended or 64
+            if x3 > max2 then max2 = x3 end
+            local x4 = line2.Estimated
+            local usual = (x4 - x4 % max2) / max2
             local is4 = idle
             if is4 then
               local gain2 = 0
@@ -2025,10 +2030,10 @@ function Shared_advance(x, now)
                   local since = 0
                   do
                     if w.Size > w.Rate then
-                      local max2 = from2
-                      local x3 = x.State_Closed - 1
-                      if x3 > max2 then max2 = x3 end
-                      since = max2
+                      local max3 = from2
+                      local x5 = x.State_Closed - 1
+                      if x5 > max3 then max3 = x5 end
+                      since = max3
                     else
                       since = from2
                     end
@@ -2039,9 +2044,9 @@ function Shared_advance(x, now)
                   if n3 <= 0 then
                     gain2 = left
                   else
-                    local x3 = w.Size - left
+                    local x5 = w.Size - left
                     local y = w.Rate
-                    if n3 > (x3 - x3 % y) / y then
+                    if n3 > (x5 - x5 % y) / y then
                       gain2 = w.Size
                     else
                       gain2 = left + n3 * w.Rate
@@ -2049,9 +2054,28 @@ function Shared_advance(x, now)
                   end
                 end
               end
-              is4 = gain2 >= w.Rate
+              is4 = gain2 >= (w.Rate > usual and w.Rate or usual)
             end
-            idle = is4
+            local is5 = is4
+            if is5 then
+              local spanUS = 0
+              do
+                local x5 = usual * (0 > line2.Saved and 0 or line2.Saved)
+                local max3 = 1 < usual and 1 or usual
+                local x6 = usual - (x5 - x5 % 4096) / 4096
+                if x6 > max3 then max3 = x6 end
+                local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                local y = w.Rate < w.Size and w.Rate or w.Size
+                local each2 = (x7 - x7 % y) / y
+                local y2 = each2 + 1
+                local min3 = max3
+                local x8 = (1125899906842624 - 1125899906842624 % y2) / y2
+                if x8 < min3 then min3 = x8 end
+                spanUS = min3 * each2
+              end
+              is5 = (now - x.State_Now) * 1000 > spanUS
+            end
+            idle = is5
           else
             idle = false
           end
@@ -5896,6 +5920,11 @@ end
                     end
                   end
                 end
+                local max2 = 1
+                local x3 = s_Ended < 64 and s_Ended or 64
+                if x3 > max2 then max2 = x3 end
+                local x4 = line2.Estimated
+                local usual = (x4 - x4 % max2) / max2
                 local is4 = idle
                 if is4 then
                   local gain2 = 0
@@ -5912,10 +5941,10 @@ end
                       local since = 0
                       do
                         if w.Size > w.Rate then
-                          local max2 = s_Now
-                          local x3 = s_Closed - 1
-                          if x3 > max2 then max2 = x3 end
-                          since = max2
+                          local max3 = s_Now
+                          local x5 = s_Closed - 1
+                          if x5 > max3 then max3 = x5 end
+                          since = max3
                         else
                           since = s_Now
                         end
@@ -5926,9 +5955,9 @@ end
                       if n3 <= 0 then
                         gain2 = left
                       else
-                        local x3 = w.Size - left
+                        local x5 = w.Size - left
                         local y = w.Rate
-                        if n3 > (x3 - x3 % y) / y then
+                        if n3 > (x5 - x5 % y) / y then
                           gain2 = w.Size
                         else
                           gain2 = left + n3 * w.Rate
@@ -5936,9 +5965,28 @@ end
                       end
                     end
                   end
-                  is4 = gain2 >= w.Rate
+                  is4 = gain2 >= (w.Rate > usual and w.Rate or usual)
                 end
-                idle = is4
+                local is5 = is4
+                if is5 then
+                  local spanUS = 0
+                  do
+                    local x5 = usual * (0 > line2.Saved and 0 or line2.Saved)
+                    local max3 = 1 < usual and 1 or usual
+                    local x6 = usual - (x5 - x5 % 4096) / 4096
+                    if x6 > max3 then max3 = x6 end
+                    local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                    local y = w.Rate < w.Size and w.Rate or w.Size
+                    local each2 = (x7 - x7 % y) / y
+                    local y2 = each2 + 1
+                    local min3 = max3
+                    local x8 = (1125899906842624 - 1125899906842624 % y2) / y2
+                    if x8 < min3 then min3 = x8 end
+                    spanUS = min3 * each2
+                  end
+                  is5 = (t - s_Now) * 1000 > spanUS
+                end
+                idle = is5
               else
                 idle = false
               end
