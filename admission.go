@@ -116,7 +116,7 @@ func ParseTicket(s string) (Ticket, error) {
 		n, _ = fmt.Sscanf(s, "4.%d.%d.%d.%d.%d.%d.%d.%d.%x%s", &t.t.Slot, &t.t.Number, &t.t.Again, &c[0], &c[1], &c[2], &c[3], &urgent, &t.within, &rest)
 	}
 	t.urgent = urgent == 1
-	if n != want || len(s) > 140 || t.t.Slot < 1 || t.t.Slot >= decision.LastTime || t.t.Number < 0 || t.t.Number >= decision.LastTime ||
+	if n != want || len(s) > 140 || t.t.Slot < 1 || t.t.Slot > decision.Never || t.t.Number < 0 || t.t.Number >= decision.LastTime ||
 		t.t.Again < 0 || t.t.Again > 1 || slices.Min(c[:]) < 0 || slices.Max(c[:]) > decision.MostUnits || urgent < 0 || urgent > 1 {
 		return Ticket{}, errors.New("drip: not a ticket")
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/buckettest"
 )
 
@@ -495,6 +496,17 @@ func TestTicketText(t *testing.T) {
 	if got, err := drip.ParseTicket(""); err != nil || !got.IsZero() {
 		t.Errorf("ParseTicket of nothing = %v, %v", got, err)
 	}
+}
+
+// The text of a ticket is one also if its slot is centuries ahead, because the entity owes so much.
+func TestFarTicketText(t *testing.T) {
+	eachPath(t, drip.Options{Size: 10, RefreshRate: 10, Concurrency: 100}, func(t *testing.T, b *clocked) {
+		b.settle(b.runs(1, newcomer), decision.MostUnits, nil)
+		ticket := b.admit(1, newcomer).Ticket
+		if back, err := drip.ParseTicket(ticket.String()); err != nil || back != ticket || ticket.Slot().UnixMilli() < decision.LastTime {
+			t.Errorf("%v became %v, %v", ticket, back, err)
+		}
+	})
 }
 
 // A wait that no number of milliseconds holds is the longest.

@@ -416,23 +416,33 @@ func (s *Shadow) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 	if s.plain == nil {
 		s.plain = map[string][]Lease{}
 	}
-	s.plain[entityID] = append(s.plain[entityID], a.Lease)
+	s.plain[entityID] = append(s.plainOf(entityID), a.Lease)
 	return 0, nil
+}
+
+// plainOf returns the leases of an entity's operations of GetDelay that have not ended, the oldest first.
+func (s *Shadow) plainOf(entityID string) []Lease {
+	all, now := s.plain[entityID], time.Now()
+	for len(all) > 0 && all[0].End().Before(now) {
+		all = all[1:]
+	}
+	return all
 }
 
 // ReturnToken ends the operation of the entity that GetDelay let run first.
 func (s *Shadow) ReturnToken(ctx context.Context, entityID string) error {
 	s.mu.Lock()
-	all := s.plain[entityID]
+	all := s.plainOf(entityID)
+	if len(all) < 2 {
+		delete(s.plain, entityID)
+	} else {
+		s.plain[entityID] = all[1:]
+	}
+	s.mu.Unlock()
 	if len(all) == 0 {
-		s.mu.Unlock()
 		return nil
 	}
 	l := all[0]
-	if s.plain[entityID] = all[1:]; len(all) == 1 {
-		delete(s.plain, entityID)
-	}
-	s.mu.Unlock()
 	if err := s.Settle(ctx, entityID, l, 1); err != nil && !errors.Is(err, ErrNoLease) {
 		return fmt.Errorf("drip: return token of %q: %w", entityID, err)
 	}

@@ -468,6 +468,37 @@ func TestShadowForgetsTheLost(t *testing.T) {
 	}
 }
 
+// A token of GetDelay that nobody returns is back after Options.Lease, and the next ReturnToken returns another one.
+func TestShadowForgetsLostTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t, Options{Size: 100, Lease: time.Minute, Start: time.Unix(0, 0)})
+		s := &Shadow{Bucket: b}
+		defer s.Close()
+		get := func() {
+			if d, err := s.GetDelay(t.Context(), "shop"); err != nil || d != 0 {
+				t.Fatalf("GetDelay = %v, %v", d, err)
+			}
+		}
+		for range 10 {
+			get()
+			time.Sleep(2 * time.Minute)
+		}
+		get()
+		if n := len(s.plain["shop"]); n != 1 {
+			t.Errorf("%d tokens are kept, 1 is out", n)
+		}
+		if err := s.ReturnToken(t.Context(), "shop"); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := b.Inspect(t.Context(), "shop"); err != nil || st.InUse != 0 {
+			t.Errorf("in use after ReturnToken: %d, %v", st.InUse, err)
+		}
+		if err := s.ReturnToken(t.Context(), "shop"); err != nil || len(s.plain) != 0 {
+			t.Errorf("ReturnToken of nothing = %v, %d entities are kept", err, len(s.plain))
+		}
+	})
+}
+
 // An operation beyond Most holds no token of the limits on trial.
 func TestShadowBeyondMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -122,6 +122,9 @@ func Encode(s *decision.State, leases []Held) []byte {
 	return append(append(b, units...), classes...)
 }
 
+// mostEnded is far above every State.Ended, and its product with any Tokens fits an int64.
+const mostEnded = 1 << 20
+
 // Decode reads a result of Encode, and nothing else: Encode of s and the leases is b again. Its error is ErrFormat; s
 // is unchanged then. It refuses a state whose numbers would be a division by zero, or a place that is not there.
 func Decode(b []byte, s *decision.State) ([]Held, error) {
@@ -155,7 +158,7 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	if rest < 0 || rest%16 != 0 {
 		return nil, ErrFormat
 	}
-	if read.Tokens == 0 && rest == 0 || read.Ended < 0 || read.Ended > decision.Never { // Encode writes no bytes for nobody
+	if read.Tokens == 0 && rest == 0 || read.Ended < 0 || read.Ended > mostEnded { // Encode writes no bytes for nobody
 		return nil, ErrFormat
 	}
 	read.Lines = make([]decision.Line, lines)

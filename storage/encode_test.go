@@ -74,6 +74,7 @@ func TestImpossibleStates(t *testing.T) {
 	for name, spoil := range map[string]func(*decision.State){
 		"fewer operations than none":  func(s *decision.State) { s.Ended = -1 },
 		"more operations than fit":    func(s *decision.State) { s.Ended = math.MaxInt64 },
+		"more than times the tokens":  func(s *decision.State) { s.Ended = decision.Never },
 		"a calendar before all":       func(s *decision.State) { s.Calendars[0].Head = math.MinInt64 },
 		"a calendar behind all":       func(s *decision.State) { s.Calendars[0].Head = math.MaxInt64 },
 		"a window without a rate":     func(s *decision.State) { s.Lines[0].Window.Rate = 0 },
