@@ -20,11 +20,9 @@
 --
 -- Returns the answers one after the other in a string: a sum of 1 for Found, 2 for a ticket, 4 for a lease, 8 for Late and
 -- 16 times Limit, then Delay, Bound, the numbers of the ticket and those of the lease. A table would take longer. The sum is -1
--- if the entity's value is no state: nothing about this entity has changed. After an error nothing at all has changed.
+-- if the entity's value is no state: nothing about this entity has changed. After an error no state has changed.
 
 local call, sub = redis.call, string.sub
-local most = 512 -- leases in a value: Redis takes time for each byte of each string that Lua makes
-local longest = 2 ^ 43 -- time to live in ms, 278 years: more is too much for those who count it in nanoseconds
 local hold = tonumber(ARGV[1])
 local micros
 do
@@ -50,7 +48,8 @@ local function get(key, members)
       return nil, true
     end
     local lines, pins, flows, calendars, units, classes = unpack('<dddddd', value, 136 + 33)
-    if math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
+    local rests = lines % 1 + pins % 1 + flows % 1 + calendars % 1 + units % 1 + classes % 1
+    if rests ~= 0 or math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
     rest = rest - lines * 136 - pins * 200 - flows * 112 - calendars * 112 - units - classes
@@ -1630,7 +1629,7 @@ end
 
 
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
-local shared, shared_n = {}, tonumber(ARGV[2])
+local shared, shared_n, sets = {}, tonumber(ARGV[2]), {}
 local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_gather, Shared_served, Shared_later, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
 if shared_n > 0 then
 function Shared_advance(x, now)
@@ -4901,11 +4900,11 @@ end
 if ttl == hold then -- as it mostly is for plain tokens; to write a number takes Redis long
   ttl = ARGV[1]
 else
-  ttl = math.min(math.max(ttl, 1), longest)
+  ttl = math.min(math.max(ttl, 1), 2 ^ 43) -- 278 years: more is too much for those who count it in nanoseconds
 end
 if added and #added > 0 then
   call('ZADD', members, _G.unpack(added))
-elseif #leases > 16 * most then
+elseif #leases > 16 * 512 then -- Redis takes time for each byte of each string that Lua makes
   call('UNLINK', members) -- Redis may have evicted the entity, but not these
   for i = 1, #leases, 16 do
     call('ZADD', members, unpack('<d', leases, i + 8), sub(leases, i, i + 7))
@@ -4948,7 +4947,11 @@ if parts then
 elseif leases ~= '' then
   stored = stored .. leases
 end
-call('SET', key, stored, 'PX', ttl)
+if shared_n == 0 then
+  call('SET', key, stored, 'PX', ttl)
+else -- after the last decision, which may fail
+  sets[#sets + 1] = {key, stored, ttl}
+end
 if apart == 1 then
   call('PEXPIRE', members, ttl)
 end
@@ -8751,11 +8754,11 @@ end
 if ttl == hold then -- as it mostly is for plain tokens; to write a number takes Redis long
   ttl = ARGV[1]
 else
-  ttl = math.min(math.max(ttl, 1), longest)
+  ttl = math.min(math.max(ttl, 1), 2 ^ 43) -- 278 years: more is too much for those who count it in nanoseconds
 end
 if added and #added > 0 then
   call('ZADD', members, _G.unpack(added))
-elseif #leases > 16 * most then
+elseif #leases > 16 * 512 then -- Redis takes time for each byte of each string that Lua makes
   call('UNLINK', members) -- Redis may have evicted the entity, but not these
   for i = 1, #leases, 16 do
     call('ZADD', members, unpack('<d', leases, i + 8), sub(leases, i, i + 7))
@@ -8798,7 +8801,11 @@ if parts then
 elseif leases ~= '' then
   stored = stored .. leases
 end
-call('SET', key, stored, 'PX', ttl)
+if shared_n == 0 then
+  call('SET', key, stored, 'PX', ttl)
+else -- after the last decision, which may fail
+  sets[#sets + 1] = {key, stored, ttl}
+end
 if apart == 1 then
   call('PEXPIRE', members, ttl)
 end
@@ -8825,5 +8832,8 @@ for k = 2 * shared_n + 1, #KEYS, 2 do
 end
 for i = 0, shared_n - 1 do
   shared[i].save()
+end
+for i = 1, #sets do
+  call('SET', sets[i][1], sets[i][2], 'PX', sets[i][3])
 end
 return #answers == 1 and answers[1] or table.concat(answers)

@@ -308,7 +308,7 @@ func TestScript(t *testing.T) {
 // keepFew has the script keep four leases in a value, so that most of them are in a set.
 func keepFew(t *testing.T) {
 	before := decideScript
-	source := strings.Replace(before.source, "\nlocal most = 512 ", "\nlocal most = 4 ", 1)
+	source := strings.ReplaceAll(before.source, "#leases > 16 * 512 ", "#leases > 16 * 4 ")
 	if source == before.source {
 		t.Fatal("the script does not say how many leases it keeps in a value")
 	}

@@ -2,8 +2,10 @@ package redis_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,6 +90,14 @@ func TestSpoiledKeyOfAnApp(t *testing.T) {
 			return c.Set(context.Background(), key, "hello", time.Minute).Err()
 		},
 		"list": func(c *goredis.Client, key string) error { return c.LPush(context.Background(), key, "x").Err() },
+		"part of a flow": func(c *goredis.Client, key string) error {
+			value, err := c.Get(context.Background(), strings.Replace(key, "bad", "good", 1)).Bytes()
+			if err != nil {
+				return err
+			}
+			binary.LittleEndian.PutUint64(value[8*23:], math.Float64bits(1e-300)) // the number of flows
+			return c.Set(context.Background(), key, value, time.Minute).Err()
+		},
 	} {
 		for _, remember := range []int{-1, 0} {
 			client := connectShared(t)
