@@ -70,7 +70,9 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 		return errors.New("dripjetstream: handle is nil") // else each message would fail, and be given up
 	}
 	notes, err := l.notes(ctx, info)
-	if err != nil {
+	if ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("dripjetstream: tickets of consumer %q: %w", info.Name, err)
 	}
 	stopped := ctx
@@ -80,9 +82,13 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 	defer end()
 	var pulling, running sync.WaitGroup
 	hands := make(chan struct{}, inHand)
+	ackWait := config.AckWait
+	for _, d := range config.BackOff { // for which the server waits instead
+		ackWait = min(ackWait, d)
+	}
 	for range min(pulls, inHand) {
 		pulling.Go(func() {
-			if err := l.pull(ctx, handling, c, notes, hands, &running, config.AckWait, handle); err != nil {
+			if err := l.pull(ctx, handling, c, notes, hands, &running, ackWait, handle); err != nil {
 				cancel(fmt.Errorf("dripjetstream: consume %q: %w", info.Name, err))
 			}
 		})
@@ -105,9 +111,12 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 // nothing tells the server that they are in hand.
 const pulls = 8
 
+// heartbeat is how often the server tells that it has no message. After twice that time without one a pull begins anew.
+const heartbeat = 5 * time.Second
+
 // pull takes one message after the other until ctx ends. Each needs a place in hands. handling is the handlers' context.
 func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes *notes, hands chan struct{}, running *sync.WaitGroup, ackWait time.Duration, handle func(context.Context, jetstream.Msg) error) error {
-	messages, err := c.Messages(jetstream.PullMaxMessages(1))
+	messages, err := c.Messages(jetstream.PullMaxMessages(1), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return err
 	}
@@ -132,12 +141,28 @@ func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes 
 			return err
 		}
 		<-hands
+		if errors.Is(err, jetstream.ErrNoHeartbeat) { // of a consumer that was deleted meanwhile, too
+			if err := missing(ctx, c); err != nil {
+				return err
+			}
+		}
 		l.log.Warn("no message from the server, will try again", "error", err)
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// missing returns an error if the server has no such consumer.
+func missing(ctx context.Context, c jetstream.Consumer) error {
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	_, err := c.Info(ctx)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return err
+	}
+	return nil
 }
 
 const flushTimeout = 5 * time.Second
@@ -151,10 +176,9 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 		return // not of a consumer
 	}
 	key := sequence(msg)
-	var note string
-	var stored uint64
+	note := ""
 	if meta.NumDelivered > 1 {
-		note, stored = notes.get(ctx, key)
+		note = notes.get(ctx, key)
 	}
 	out := l.w.Do(ctx, msg, note, func(ctx context.Context) error { return handle(ctx, msg) })
 	ctx = context.WithoutCancel(ctx)
@@ -175,8 +199,8 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 		l.log.Warn("a message will be delivered again", "sequence", meta.Sequence.Stream, "error", err)
 		return
 	}
-	if out.Delay == 0 && stored > 0 {
-		notes.drop(ctx, stored)
+	if out.Delay == 0 && note != "" {
+		notes.drop(ctx, key)
 	}
 }
 
@@ -234,8 +258,8 @@ func (l *Limit) notes(ctx context.Context, info *jetstream.ConsumerInfo) (*notes
 
 const noteTimeout = 2 * time.Second
 
-// get returns the note of a message, and its own sequence, 0 if there is none.
-func (n *notes) get(ctx context.Context, message string) (note string, stored uint64) {
+// get returns the note of a message, "" if there is none.
+func (n *notes) get(ctx context.Context, message string) string {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
 	m, err := n.stream.GetLastMsgForSubject(ctx, n.prefix+message)
@@ -243,9 +267,9 @@ func (n *notes) get(ctx context.Context, message string) (note string, stored ui
 		if !errors.Is(err, jetstream.ErrMsgNotFound) {
 			n.log.Warn("a ticket is lost", "sequence", message, "error", err)
 		}
-		return "", 0
+		return ""
 	}
-	return string(m.Data), m.Sequence
+	return string(m.Data)
 }
 
 func (n *notes) put(ctx context.Context, message, note string) {
@@ -262,8 +286,9 @@ func (n *notes) put(ctx context.Context, message, note string) {
 	}
 }
 
-func (n *notes) drop(ctx context.Context, stored uint64) {
+// drop removes the note by its subject: after a restart of the server another note has its sequence.
+func (n *notes) drop(ctx context.Context, message string) {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	_ = n.stream.DeleteMsg(ctx, stored) // it ends by itself
+	_ = n.stream.Purge(ctx, jetstream.WithPurgeSubject(n.prefix+message)) // it ends by itself
 }

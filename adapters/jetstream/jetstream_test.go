@@ -392,3 +392,94 @@ func TestConsumeEndsWithTheConnection(t *testing.T) {
 		t.Errorf("Consume = %v", err)
 	}
 }
+
+// start makes a stream with one message and a consumer of it, and a Limit.
+func start(t *testing.T, js jetstream.JetStream, config jetstream.ConsumerConfig, o Options) (*Limit, jetstream.Consumer) {
+	t.Helper()
+	q := &queue{js, "orders"}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
+		t.Fatal(err)
+	}
+	config.Durable, config.AckPolicy, config.MaxDeliver = "work", jetstream.AckExplicitPolicy, -1
+	c, err := js.CreateOrUpdateConsumer(t.Context(), q.name, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Limiter, o.Entity = buckettest.New(t, drip.Options{}), shop
+	limit, err := New(js, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	return limit, c
+}
+
+// Consume returns an error also if its consumer is deleted while all hands are busy, when no pull waits for an answer.
+func TestConsumerDeletedWhileBusy(t *testing.T) {
+	js := connect(t)
+	limit, c := start(t, js, jetstream.ConsumerConfig{}, Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { return js.DeleteConsumer(ctx, "orders", "work") })
+	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		t.Errorf("Consume = %v", err)
+	}
+}
+
+// A message in hand is not delivered again, however short the server waits for the acknowledgement of a delivery.
+func TestFallingBackOff(t *testing.T) {
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{BackOff: []time.Duration{10 * time.Second, 600 * time.Millisecond}}, Options{RetryDelay: time.Millisecond})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var runs atomic.Int64
+	err := limit.Consume(ctx, c, 5, func(context.Context, jetstream.Msg) error {
+		if runs.Add(1) == 1 {
+			return errors.New("once")
+		}
+		time.Sleep(2 * time.Second) // the server would deliver it three times
+		cancel()
+		return nil
+	})
+	if n := runs.Load(); err != nil || n != 2 {
+		t.Errorf("Consume = %v, the message ran %d times, want 2", err, n)
+	}
+}
+
+// A program that is stopped while it starts has no error.
+func TestConsumeAfterTheEnd(t *testing.T) {
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{}, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { return nil }); err != nil {
+		t.Errorf("Consume = %v", err)
+	}
+}
+
+// A message that was in hand when the server forgot the tickets takes no ticket of another message with it.
+func TestTicketsOfOthersStay(t *testing.T) {
+	js := connect(t)
+	limit, c := start(t, js, jetstream.ConsumerConfig{}, Options{})
+	ctx := t.Context()
+	n, err := limit.notes(ctx, c.CachedInfo())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.put(ctx, "1", "attempts=1")
+	if note := n.get(ctx, "1"); note != "attempts=1" {
+		t.Fatalf("the note is %q", note)
+	}
+	if err := js.DeleteStream(ctx, n.config.Name); err != nil { // as a restart does with a stream in memory
+		t.Fatal(err)
+	}
+	n.put(ctx, "2", "attempts=4")
+	n.drop(ctx, "1")
+	if note := n.get(ctx, "2"); note != "attempts=4" {
+		t.Errorf("the note of another message is %q", note)
+	}
+	n.drop(ctx, "2")
+	if note := n.get(ctx, "2"); note != "" {
+		t.Errorf("the note that was dropped is %q", note)
+	}
+}

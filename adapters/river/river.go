@@ -7,6 +7,7 @@ package dripriver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -23,6 +24,7 @@ type Options = worker.Options[*rivertype.JobRow]
 // Middleware method of a worker to limit its own. Make one with New; it is safe for concurrent use.
 //
 // River retries a worker's error. worker.Throttled and worker.Later snooze the job, worker.Permanent cancels it.
+// river.JobSnooze is like worker.Later, and river.JobCancel like worker.Permanent.
 type Limit struct {
 	river.MiddlewareDefaults
 	w *worker.Worker[*rivertype.JobRow]
@@ -50,9 +52,10 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 	if json.Unmarshal(job.Metadata, &metadata) == nil {
 		_ = json.Unmarshal(metadata[noteKey], &note) // without a text the job is a new job
 	}
-	out := l.w.Do(ctx, job, note, run)
+	out := l.w.Do(ctx, job, note, func(ctx context.Context) error { return outcome(run(ctx)) })
 	kept := out.Note.String() // a failed job keeps its place for the next attempt, too
-	if out.Kind == worker.Done || out.Kind == worker.GivenUp || out.Kind == worker.Failed && job.Attempt >= job.MaxAttempts {
+	last := job.Attempt >= job.MaxAttempts || errors.Is(context.Cause(ctx), river.ErrJobCancelledRemotely)
+	if out.Kind == worker.Done || out.Kind == worker.GivenUp || out.Kind == worker.Failed && last {
 		kept = "" // a job that is over begins anew if somebody retries it; it is over also if this cannot be stored
 	}
 	if kept != note {
@@ -69,6 +72,19 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 		return river.JobSnooze(out.Delay)
 	}
 	return out.Err
+}
+
+// outcome makes worker's errors of River's own.
+func outcome(err error) error {
+	var snooze *river.JobSnoozeError
+	var cancel *river.JobCancelError
+	switch {
+	case errors.As(err, &snooze):
+		return worker.Later(snooze.Duration, err)
+	case errors.As(err, &cancel):
+		return worker.Permanent(err)
+	}
+	return err
 }
 
 // Arg returns a text of the job's arguments by its name in their JSON, for Options.Entity:

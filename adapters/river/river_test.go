@@ -2,6 +2,7 @@ package dripriver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"os"
@@ -109,6 +110,10 @@ func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, wo
 func (q *queue) run(ctx context.Context, middleware []rivertype.Middleware, handle func(context.Context, workertest.Message) error) error {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error { return handle(ctx, j.Args.Message) }))
+	return q.work(ctx, workers, middleware)
+}
+
+func (q *queue) work(ctx context.Context, workers *river.Workers, middleware []rivertype.Middleware) error {
 	client, err := river.NewClient(riverpgxv5.New(q.pool), &river.Config{
 		Queues: map[string]river.QueueConfig{q.name: {MaxWorkers: 100}}, Workers: workers, Middleware: middleware,
 		FetchCooldown: 50 * time.Millisecond, FetchPollInterval: 100 * time.Millisecond,
@@ -196,6 +201,84 @@ func TestGarbledError(t *testing.T) {
 	}
 	if want := map[string]int{"failed": 5, "permanent": 1, "panic": 5, "throttled": 2}; !maps.Equal(ran, want) {
 		t.Errorf("the jobs ran %v times, want %v", ran, want)
+	}
+}
+
+// River's own errors snooze and cancel a job, which is no failure. A job that was cancelled begins anew when somebody retries it.
+func TestRiversErrors(t *testing.T) {
+	p, err := pool(usePostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{p, "own"}
+	for _, id := range []string{"cancelled", "remotely", "snoozed"} {
+		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, err := New(Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := river.NewClient(riverpgxv5.New(p), &river.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	ended := make(chan error, 1)
+	var mu sync.Mutex
+	failures := map[string][]int{}
+	running := make(chan int64, 1)
+	go func() {
+		workers := river.NewWorkers()
+		river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error {
+			mu.Lock()
+			id := j.Args.Message.ID
+			failures[id] = append(failures[id], worker.OperationOf(ctx).Attempts)
+			n := len(failures[id])
+			mu.Unlock()
+			switch {
+			case id == "cancelled":
+				return river.JobCancel(errors.New("no"))
+			case id == "snoozed" && n < 4:
+				return river.JobSnooze(10 * time.Millisecond)
+			case id == "remotely":
+				running <- j.ID
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}))
+		ended <- q.work(ctx, workers, []rivertype.Middleware{limit})
+	}()
+	if _, err := client.JobCancel(ctx, <-running); err != nil {
+		t.Fatal(err)
+	}
+	for n := -1; n != 0 && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		if n, err = q.Left(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{0, 0, 0, 0}; !slices.Equal(failures["snoozed"], want) {
+		t.Errorf("a job that snoozed had failed %v times before, want %v", failures["snoozed"], want)
+	}
+	jobs, err := client.JobList(t.Context(), river.NewJobListParams().Queues(q.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range jobs.Jobs {
+		var metadata map[string]any
+		if err := json.Unmarshal(j.Metadata, &metadata); err != nil || metadata[noteKey] != nil && metadata[noteKey] != "" {
+			t.Errorf("a job that is %s keeps its note: %s", j.State, j.Metadata)
+		}
+	}
+	if len(jobs.Jobs) != 3 {
+		t.Errorf("%d jobs, want 3", len(jobs.Jobs))
 	}
 }
 

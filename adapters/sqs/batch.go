@@ -87,7 +87,9 @@ func (b *batches[E]) send(taken []*entry[E]) {
 	if refused := smithy.APIError(nil); errors.As(err, &refused) && len(taken) > 1 {
 		// SQS may refuse all for one of them, or because they are too large together.
 		for _, w := range taken {
-			b.send([]*entry[E]{w})
+			if w.ctx.Err() == nil { // else its caller has told that it failed
+				b.send([]*entry[E]{w})
+			}
 		}
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/drip-go/drip/worker"
 )
@@ -232,4 +233,42 @@ func TestSilentCalls(t *testing.T) {
 			})
 		})
 	}
+}
+
+// SQS refuses a call of several entries, and is slow. The single calls that follow are only for callers that still wait: the
+// others have done without.
+func TestRefusedBatchOfCallersThatLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, callers sync.WaitGroup
+		var mu sync.Mutex
+		left := map[int]bool{}
+		b := &batches[int]{running: &running, number: func(*int, *string) {}}
+		b.call = func(_ context.Context, entries []int) ([]types.BatchResultErrorEntry, error) {
+			mu.Lock()
+			if left[entries[0]] {
+				t.Errorf("a call for entry %d begins after its caller has left", entries[0])
+			}
+			mu.Unlock()
+			time.Sleep(4 * time.Second)
+			if len(entries) > 1 {
+				return nil, &smithy.GenericAPIError{Code: "AWS.SimpleQueueService.BatchRequestTooLong"}
+			}
+			return nil, nil
+		}
+		for i := range 6 {
+			callers.Go(func() {
+				if err := b.do(t.Context(), i); err != nil {
+					mu.Lock()
+					left[i] = true
+					mu.Unlock()
+				}
+			})
+			synctest.Wait()
+		}
+		callers.Wait()
+		running.Wait()
+		if len(left) == 0 {
+			t.Error("no caller has left")
+		}
+	})
 }
