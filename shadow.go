@@ -211,6 +211,9 @@ func (s *Shadow) haunt(g *ghost, a Admission, l Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.room() {
+		if a.Delay == 0 {
+			s.forsake(g.entity, a)
+		}
 		return
 	}
 	if s.ghosts == nil {
@@ -461,8 +464,8 @@ func (s *Shadow) Waiting() (n int) {
 	return n
 }
 
-// Close ends the background work of the Shadow. Running operations may still be settled. A later Admit asks the Bucket and
-// lets the operation run, but the Shadow does not follow it.
+// Close ends the background work of the Shadow. Running operations may still be settled; with limits on trial their leases on
+// trial end by themselves. A later Admit asks the Bucket and lets the operation run, but the Shadow does not follow it.
 func (s *Shadow) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

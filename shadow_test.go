@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -558,6 +559,7 @@ func TestShadowChecksItsLeases(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				synctest.Wait() // until the one before is over
 				ghosts, leases := len(s.ghosts), len(s.leases)
 				_, renew := s.Renew(t.Context(), "other", a.Lease)
 				for _, c := range []struct{ err, want error }{
@@ -600,6 +602,51 @@ func TestNameLikeAShadowID(t *testing.T) {
 		}
 		if weighed != "shadow:shop" || postponed != "shadow:shop" {
 			t.Errorf("weighed %q, postponed %q", weighed, postponed)
+		}
+	})
+}
+
+// together is a Bucket whose trials begin together.
+type together struct {
+	*Bucket
+	all *sync.WaitGroup
+}
+
+func (b together) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
+	if strings.HasPrefix(entityID, shadowMark) {
+		b.all.Done()
+		b.all.Wait()
+	}
+	return b.Bucket.Admit(ctx, entityID, r)
+}
+
+// Operations that come at the same time, more than Most, leave no token of the limits on trial out.
+func TestShadowBeyondMostTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 10
+		b := together{newBucket(t, Options{Size: 1000, Concurrency: n, Start: time.Unix(0, 0), Shadow: true}), new(sync.WaitGroup)}
+		b.all.Add(n)
+		s := &Shadow{Bucket: b, Most: 1}
+		defer s.Close()
+		admitted := make(chan Admission, n)
+		for range n {
+			go func() {
+				a, err := s.Admit(t.Context(), "shop", Request{})
+				if err != nil {
+					t.Error(err)
+				}
+				admitted <- a
+			}()
+		}
+		synctest.Wait()
+		for range n {
+			if err := s.Settle(t.Context(), "shop", (<-admitted).Lease, 1); err != nil {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
+		if st, err := b.Inspect(t.Context(), ShadowID("shop")); err != nil || st.InUse != 0 {
+			t.Errorf("%d tokens of the trial are out (%v)", st.InUse, err)
 		}
 	})
 }

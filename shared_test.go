@@ -855,3 +855,44 @@ func TestBookedBehindSlowTokens(t *testing.T) {
 		t.Errorf("%d booked, %d in use, %v; want 3 and 1", s.Booked, s.InUse, err)
 	}
 }
+
+// hanging stops answering when it writes an entity.
+type hanging struct {
+	storage.Storage
+	hangs atomic.Bool
+}
+
+func (s *hanging) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	if s.hangs.Load() {
+		<-ctx.Done()
+		return storage.State{}, storage.NoRevision, ctx.Err()
+	}
+	return s.Storage.Get(ctx, key)
+}
+
+func (s *hanging) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
+	if key == "shop" {
+		s.hangs.Store(true)
+	}
+	if s.hangs.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.Storage.Set(ctx, key, state, rev)
+}
+
+// A caller that leaves while a storage does not answer waits a second more at most, for what it took of a shared limit.
+func TestSharedOnAHangingStorage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := buckettest.New(t, drip.Options{
+			Storage: &hanging{Storage: getSet{memory.New()}}, Lease: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 10}},
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		_, err := b.Admit(ctx, "shop", drip.Request{})
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > 1100*time.Millisecond {
+			t.Errorf("Admit = %v after %v", err, took)
+		}
+	})
+}

@@ -126,7 +126,7 @@ func pause(ctx context.Context, backoff time.Duration) error {
 
 // giveBack returns what op has taken of shared limits. A limit that nobody has changed since has its old state again.
 // Else a GetDelay loses its unit, and a booked slot stays: it costs only itself. giveBack tries as long as a lease lasts,
-// also after ctx has ended.
+// at most giveBackTime after ctx has ended: then the lease ends by itself, and the unit is lost.
 func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *decision.Answer) error {
 	if len(keys) == 0 || op.Kind != decision.GetDelay && op.Kind != decision.Admit {
 		return nil
@@ -134,13 +134,14 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 	undo, any := op.Undo(a)
 	undo.Ticket = decision.Ticket{} // the entity has not booked it
 	lease := time.Duration(keys[0].limits.Lease) * time.Millisecond
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease)
+	giving, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(giveBackTime, cancel) })()
 	errs := make([]error, len(keys))
 	for i := range keys {
 		k := &keys[i]
 		before, wrote := k.data, k.wrote
-		errs[i] = k.change(ctx, b.storage, func() error {
+		errs[i] = k.change(giving, b.storage, func() error {
 			if len(before) > 0 && bytes.Equal(k.data, wrote) {
 				return k.decode(before)
 			} else if any {
@@ -151,6 +152,9 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 	}
 	return errors.Join(errs...)
 }
+
+// giveBackTime is enough for a storage that answers, and not long for a caller that has left.
+const giveBackTime = time.Second
 
 // key is a key during a decision.
 type key struct {

@@ -3,6 +3,7 @@
 package recall
 
 import (
+	"strings"
 	"sync"
 	"time"
 )
@@ -54,7 +55,7 @@ func (m *Memory[T]) Put(key string, r *T) {
 			break
 		}
 	}
-	m.records[key] = r
+	m.records[strings.Clone(key)] = r // it may be a part of a message
 }
 
 // Clock estimates the server's clock: it shows the least time that the server's clock can show. So it is behind by the

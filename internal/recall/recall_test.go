@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 )
 
 func TestMemory(t *testing.T) {
@@ -46,6 +47,18 @@ func TestLongKeys(t *testing.T) {
 	}
 	if total != 3 {
 		t.Errorf("%d records with %d bytes of keys, want the 3 that were there", len(m.records), total)
+	}
+}
+
+// A key may be a part of a message, which the Memory does not keep.
+func TestKeysOfMessages(t *testing.T) {
+	m := New[int](10)
+	message := strings.Repeat("shop;", 1000)
+	m.Put(message[:4], new(int))
+	for key := range m.records {
+		if unsafe.StringData(key) == unsafe.StringData(message) {
+			t.Error("the key is a part of the message")
+		}
 	}
 }
 

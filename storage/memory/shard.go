@@ -2,6 +2,7 @@ package memory
 
 import (
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
@@ -39,6 +40,7 @@ func (sh *shard) entity(hash uint64, key string) *entity {
 }
 
 func (sh *shard) add(hash uint64, e *entity) {
+	e.key = strings.Clone(e.key) // it may be a part of a message
 	e.another = sh.entities[hash]
 	sh.entities[hash] = e
 	sh.count++

@@ -2,7 +2,9 @@ package memory
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"unsafe"
 )
 
 // Entities whose keys have one hash are told apart, and forgotten one by one. Nobody finds such keys, so this is a test of
@@ -36,5 +38,15 @@ func TestOneHash(t *testing.T) {
 	}
 	if len(sh.entities) != 0 {
 		t.Errorf("%d hashes of nobody are kept", len(sh.entities))
+	}
+}
+
+// A key may be a part of a message, which the Storage does not keep.
+func TestKeysOfMessages(t *testing.T) {
+	sh := &shard{entities: map[uint64]*entity{}}
+	message := strings.Repeat("shop;", 1000)
+	sh.add(1, newEntity(message[:4]))
+	if e := sh.entity(1, "shop"); e == nil || unsafe.StringData(e.key) == unsafe.StringData(message) {
+		t.Errorf("the key is a part of the message, or lost: %+v", e)
 	}
 }

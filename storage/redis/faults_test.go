@@ -340,7 +340,16 @@ func TestWrongAnswers(t *testing.T) {
 	s := newStorage(t, client)
 	hook := new(wrong)
 	client.AddHook(hook)
-	for _, answer := range []string{"", "x", strings.Repeat("\x00", 23), strings.Repeat("\xff", 24), strings.Repeat("\x00\x00\x00\x00\x00\x00\x10\x40", 3)} {
+	number := func(n float64) string {
+		return string(binary.LittleEndian.AppendUint64(nil, math.Float64bits(n)))
+	}
+	for _, answer := range []string{
+		"", "x", strings.Repeat("\x00", 23), strings.Repeat("\xff", 24), strings.Repeat(number(4), 3),
+		strings.Repeat("\x00", 24),                  // it runs, without a lease
+		number(16) + number(10) + number(4),         // because of a shared limit, where there is none
+		number(0) + number(-1) + number(4),          // before now
+		number(4) + strings.Repeat("\x00", 2*8+7*8), // with the lease of nobody
+	} {
 		hook.answer.Store(&answer)
 		var wg sync.WaitGroup
 		for range 20 {

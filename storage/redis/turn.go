@@ -272,8 +272,9 @@ func (s *Storage) decided(c call) {
 	}
 	err = s.failure(err)
 	for i := 0; i < len(calls) && err == nil; i++ {
-		calls[i].Answer, calls[i].Err = decision.Answer{}, nil
-		if answers, err = take(answers, &calls[i].Answer); errors.Is(err, ErrNotState) {
+		c := calls[i]
+		c.Answer, c.Err = decision.Answer{}, nil
+		if answers, err = take(answers, &c.Op, len(c.Within), &c.Answer); errors.Is(err, ErrNotState) {
 			fail(calls[i:i+1], err)
 			err = nil
 		} else if err != nil {

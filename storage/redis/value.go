@@ -192,8 +192,8 @@ func packOp(o *decision.Op) string {
 
 const kinds = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c"
 
-// take reads the next of the answers of decide.lua, and returns the rest.
-func take(answers string, a *decision.Answer) (rest string, err error) {
+// take reads the next of the answers of decide.lua, of an operation within so many shared limits, and returns the rest.
+func take(answers string, op *decision.Op, within int, a *decision.Answer) (rest string, err error) {
 	var missing bool
 	next := func() int64 {
 		if len(answers) < 8 {
@@ -222,7 +222,8 @@ func take(answers string, a *decision.Answer) (rest string, err error) {
 	if sum&4 != 0 {
 		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: cost()}
 	}
-	if missing || sum < 0 {
+	nothing := op.Kind == decision.Admit && !a.Late && a.Delay == 0 && a.Lease.ID == 0
+	if missing || sum < 0 || a.Limit > int64(within) || a.Delay < 0 || nothing {
 		return "", fmt.Errorf("%w that is a decision", ErrNoAnswer)
 	}
 	return answers, nil
