@@ -144,6 +144,8 @@ func (s *session) advance(d *delivery) error {
 	switch {
 	case d.back && time.Now().UnixMilli() > m.expires():
 		return s.bury(m, reasonExpired, nil)
+	case d.back && m.Attempts >= s.o.Attempts && s.o.MaxPostponements > 0 && m.Postponements >= s.o.MaxPostponements:
+		return s.bury(m, reasonTooOften, nil)
 	case d.back && m.Attempts >= s.o.Attempts:
 		return s.bury(m, reasonFailed, errBuriedLate)
 	}
@@ -328,7 +330,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 	case errors.Is(err, errRefused) || errors.Is(err, errSilent):
 		s.o.Logger.Warn("the dead letters take no messages", "reason", reason, "message_id", m.MessageId, "error", err)
 		m.postponeBy(jitter(buriedLate))
-		if reason == reasonFailed {
+		if reason == reasonFailed || reason == reasonTooOften {
 			m.Attempts = max(m.Attempts, s.o.Attempts) // it has had its last one, perhaps before its time
 		}
 		m.record.became(wasForwarded, "")

@@ -646,37 +646,57 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 	stop()
 }
 
-// A message that fails for good is not handled again, also when the dead letters take it only later.
-func TestPermanentWhenTheDeadLettersRefuse(t *testing.T) {
-	t.Parallel()
-	server := servers.UseRabbitMQ(t)
-	b := connect(t, server.URL())
-	queue := b.queue()
-	dead := queue + ".drip.dead"
-	ctl(t, server, "set_policy", queue, "^"+dead+"$", `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
-	var handled atomic.Int64
-	handle := func(context.Context, *amqp.Delivery) error {
-		handled.Add(1)
-		return Permanent(errors.New("no such invoice"))
-	}
-	running(t, Options{URL: b.url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: quiet})
-	begun(t, b, queue)
-	b.publish(queue, amqp.Publishing{MessageId: "m", Body: []byte("body")})
-	eventuallyIn(t, 30*time.Second, "the message waits for the dead letters", func() bool { return b.waitingIn(queue) == 1 })
-	ctl(t, server, "clear_policy", queue)
-	for _, delays := range b.delayQueues(queue) { // let it come back now instead of in a minute
-		if b.count(delays) == 0 {
-			continue
-		}
-		d, _, err := b.ch.Get(delays, true)
-		b.must(err)
-		note, _ := d.Headers[headerNote].(string)
-		d.Headers[headerNote] = regexp.MustCompile(`due=\d+`).ReplaceAllString(note, "due=1")
-		b.publish(queue+".drip.due", amqp.Publishing{MessageId: d.MessageId, Headers: d.Headers, Body: d.Body})
-	}
-	letter := b.letter(queue)
-	if n := handled.Load(); n != 1 || letter.Headers[headerReason] != "failed" {
-		t.Errorf("it was handled %d times, and its dead letter says %v", n, letter.Headers)
+// A message that is given up while the dead letters take no messages waits for them, and the handler does not get it again.
+func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
+	for reason, c := range map[string]struct {
+		err     error
+		handled int64
+	}{
+		"failed":    {Permanent(errors.New("no such invoice")), 1},
+		"postponed": {Later(time.Millisecond, errors.New("busy")), 2},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			server := servers.UseRabbitMQ(t)
+			b := connect(t, server.URL())
+			queue := b.queue()
+			dead := queue + ".drip.dead"
+			ctl(t, server, "set_policy", queue, "^"+dead+"$", `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
+			var handled atomic.Int64
+			handle := func(context.Context, *amqp.Delivery) error {
+				handled.Add(1)
+				return c.err
+			}
+			running(t, Options{
+				URL: b.url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: quiet, MaxPostponements: 1,
+			})
+			begun(t, b, queue)
+			b.publish(queue, amqp.Publishing{MessageId: "m", Body: []byte("body")})
+			back := func() { // now instead of in a minute
+				t.Helper()
+				eventuallyIn(t, 30*time.Second, "the message waits for the dead letters", func() bool {
+					return handled.Load() >= c.handled && b.waitingIn(queue) == 1
+				})
+				for _, delays := range b.delayQueues(queue) {
+					if b.count(delays) == 0 {
+						continue
+					}
+					d, _, err := b.ch.Get(delays, true)
+					b.must(err)
+					note, _ := d.Headers[headerNote].(string)
+					d.Headers[headerNote] = regexp.MustCompile(`due=\d+`).ReplaceAllString(note, "due=1")
+					b.publish(queue+".drip.due", amqp.Publishing{MessageId: d.MessageId, Headers: d.Headers, Body: d.Body})
+				}
+			}
+			back()
+			eventuallyIn(t, 30*time.Second, "it waits again", func() bool { return b.waitingIn(queue) == 1 })
+			ctl(t, server, "clear_policy", queue)
+			back()
+			letter := b.letter(queue)
+			if n := handled.Load(); n != c.handled || !strings.HasPrefix(fmt.Sprint(letter.Headers[headerReason]), reason) {
+				t.Errorf("it was handled %d times, want %d, and its dead letter says %v", n, c.handled, letter.Headers)
+			}
+		})
 	}
 }
 

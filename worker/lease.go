@@ -45,7 +45,10 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 	case refused != nil:
 		delay := max(refused.RetryAfter, w.o.RetryDelay)
 		if _, cannot := w.limiter.(plain); told && !cannot {
-			delay = w.rebook(ctx, m, delay)
+			var late bool
+			if delay, late = w.rebook(ctx, m, delay); late {
+				return w.GiveUp(m, lateFor(err))
+			}
 		}
 		return w.postpone(m, Refused, delay, err)
 	case interrupted && ctx.Err() == nil && !permanent(err):
@@ -148,8 +151,8 @@ func (w *Worker[M]) throttle(ctx context.Context, entity string, retryAfter time
 }
 
 // rebook books a slot after retryAfter for a message whose operation was refused. It returns how long to postpone the
-// message.
-func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Duration) time.Duration {
+// message, or that it is late: it cannot run before its deadline.
+func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Duration) (delay time.Duration, late bool) {
 	ctx, cancel := context.WithTimeout(ctx, returnTimeout)
 	defer cancel()
 	r := m.Request
@@ -157,13 +160,13 @@ func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Dura
 	a, err := w.limiter.Admit(ctx, m.Entity, r)
 	switch {
 	case err != nil:
-		return retryAfter
+		return retryAfter, errors.Is(err, drip.ErrDeadline)
 	case a.Delay == 0: // the limiter does not support throttling
 		w.cancel(ctx, m.Entity, a)
-		return retryAfter
+		return retryAfter, false
 	}
 	m.answered(a)
-	return max(a.Delay, retryAfter)
+	return max(a.Delay, retryAfter), false
 }
 
 // returnTimeout bounds the calls of the limiter after an operation. Those that give something back go on after its context

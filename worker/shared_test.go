@@ -78,3 +78,17 @@ func TestDeadlineOfWhatIsPutOff(t *testing.T) {
 		})
 	}
 }
+
+// A message that the provider refuses is given up at once if the limiter knows that it cannot run in time any more.
+func TestRefusedPastItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 10})
+		end := time.Now().Add(10 * time.Minute)
+		w := newWorker(t, Options[string]{Limiter: bucket, Attempts: 3, Request: func(string) drip.Request { return drip.Request{Deadline: end} }})
+		busy := errors.New("busy")
+		out := w.Do(t.Context(), "shop", "", func(context.Context) error { return Throttled(time.Minute, busy) })
+		if out.Kind != GivenUp || out.Delay != 0 || !errors.Is(out.Err, drip.ErrDeadline) || !errors.Is(out.Err, busy) {
+			t.Errorf("Do = %+v", out)
+		}
+	})
+}
