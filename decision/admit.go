@@ -252,7 +252,11 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	if v.at == now {
 		out := leases.Out(now)
-		if s.Plain+out >= l.Tokens || !v.back && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
+		taken := s.Plain + out
+		if mean := max(1, l.mean(s)); !op.Urgent && max(0, now)/mean%4 > 0 { // then the others are not starved
+			taken += s.due(now, mean)
+		}
+		if taken >= l.Tokens || !v.back && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
 			v.bound = BoundTokens
 			if out >= l.Tokens {
 				v.overdue = l.overdue(s, now)
@@ -360,7 +364,11 @@ func (l *Limits) take(s *State, op *Op, spare bool) {
 // when returns the slot of an operation that does not run. It changes only v.turn.
 func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	t, slot := &op.Ticket, max(v.at, now+1)
-	if v.bound == BoundTokens && !op.Urgent && (v.back || v.fresh) {
+	if v.bound == BoundTokens && op.Urgent { // urgent tickets have turns of their own, one after the other
+		v.turn = false
+		return max(slot, now+v.overdue+min(1+s.urgent(0), bound/max(1, v.again))*v.again/1000)
+	}
+	if v.bound == BoundTokens && (v.back || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
 		// none waits for long.
 		number := v.number

@@ -109,6 +109,17 @@ func (s *State) urgent(unit int64) int64 {
 	return 0
 }
 
+// due returns how many calls of urgent tickets wait, if the last of them comes back within a span.
+func (s *State) due(now, span int64) int64 {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key == ofUrgent && f.Until >= now && f.Until-now <= span {
+			return f.Units + f.Later
+		}
+	}
+	return 0
+}
+
 // passing returns how much of an interval an operation that is back leaves to urgent ones. Once it was denied it keeps half.
 func (s *State) passing(w *Window, op *Op, back bool) int64 {
 	if !back || op.Urgent {

@@ -622,3 +622,58 @@ func TestUnitsWithoutCosts(t *testing.T) {
 		}
 	}
 }
+
+// Urgent messages pass a backlog that waits for the entity's tokens. If they alone are more than the tokens can do, they do not starve it.
+func TestUrgentForTokens(t *testing.T) {
+	for _, c := range []struct {
+		tokens    int
+		operation time.Duration
+		load      float64 // of urgent messages, of what the tokens can do
+		p50, p99  float64 // the most, in times in which a token comes back
+		bulk      float64 // the least part of the tokens that others get
+	}{
+		{1, 500 * time.Millisecond, 0.1, 2, 15, 0.7},
+		{1, 2 * time.Second, 0.3, 2.5, 30, 0.45},
+		{5, time.Second, 0.1, 2.5, 20, 0.7},
+		{1, 500 * time.Millisecond, 1.5, math.Inf(1), math.Inf(1), 0.2},
+		{5, time.Second, 1.5, math.Inf(1), math.Inf(1), 0.2},
+	} {
+		for _, hold := range []time.Duration{0, -1} {
+			pace := c.operation / time.Duration(c.tokens)
+			const messages = 600
+			s := SharedScenario{
+				Name: fmt.Sprintf("%d tokens, operations of %v, urgent load %v, hold %v", c.tokens, c.operation, c.load, hold), Hold: hold,
+				Entities: entities(1), Operation: AtMost(20*c.operation, Exponential(c.operation)), Unmeasured: true,
+				Options: drip.Options{Size: 10_000, RefreshRate: 10_000, Concurrency: c.tokens, WaitForToken: c.operation, Lease: time.Minute},
+				Messages: func(r *rand.Rand) []SharedMessage {
+					return slices.Concat(
+						backlog(r, shuffled, begun, 0, messages),
+						trickle(r, 0, c.load/pace.Seconds(), 0, messages*pace/2, SharedMessage{Urgent: true}),
+					)
+				},
+			}
+			r, err := newSharedRun(&s, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.play(); err != nil {
+				t.Fatal(err)
+			}
+			var waited []float64
+			bulk := 0
+			for i := range r.messages {
+				m := &r.messages[i]
+				if m.Urgent {
+					waited = append(waited, (float64(m.started-r.begin)/1000-m.At.Seconds())/pace.Seconds())
+				} else if m.started < r.begin+(messages*pace/2).Milliseconds() {
+					bulk++
+				}
+			}
+			p50, p99, part := quantile(waited, .5), quantile(waited, .99), float64(bulk)/(messages/2)
+			t.Logf("%s: urgent messages wait %.1f, 99 %% at most %.1f; others get %.2f", s.Name, p50, p99, part)
+			if p50 > c.p50 || p99 > c.p99 || part < c.bulk {
+				t.Errorf("%s: want at most %v, %v; at least %v", s.Name, c.p50, c.p99, c.bulk)
+			}
+		}
+	}
+}

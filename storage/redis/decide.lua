@@ -6768,7 +6768,39 @@ end
                 end
                 if v_at == t then
                   local out2 = Out(t)
-                  if s_Plain + out2 >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
+                  local taken2 = s_Plain + out2
+                  do
+                    local x4 = s_Held + l_Guess
+                    local y = s_Ended + 1
+                    local max4 = 1
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > max4 then max4 = x5 end
+                    local mean = max4
+                    local is8 = not op_Urgent
+                    if is8 then
+                      local x6 = 0 > t and 0 or t
+                      is8 = (x6 - x6 % mean) / mean % 4 > 0
+                    end
+                    if is8 then
+                      local due = 0
+                      do
+                        local done
+                        for i2 = 0, s_Flows_n - 1 do
+                          local f = s_Flows[i2]
+                          if f.Key == 0 and f.Until >= t and f.Until - t <= mean then
+                            due = f.Units + f.Later
+                            done = true
+                            break
+                          end
+                        end
+                        if not done then
+                          due = 0
+                        end
+                      end
+                      taken2 = taken2 + due
+                    end
+                  end
+                  if taken2 >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
                     v_bound = 2
                     if out2 >= l_Tokens then
                       local x4 = s_Held + l_Guess
@@ -7050,58 +7082,86 @@ end
                   local x2 = t + 1
                   if x2 > max2 then max2 = x2 end
                   local slot = max2
-                  if v_bound == 2 and not op_Urgent and (v_back or v_fresh) then
-                    local number2 = v_number
-                    if not v_back then
-                      number2 = s_Next + 1
-                    end
-                    local max3 = 1
-                    local x3 = number2 - (s_Head - s_Head % 16) / 16
-                    if x3 > max3 then max3 = x3 end
-                    local n2 = max3
-                    local root = 0
+                  if v_bound == 2 and op_Urgent then
+                    v_turn = false
+                    local urgent = 0
                     do
-                      local x4 = 1 > n2 and 1 or n2
-                      local x5 = x4 + 1
-                      local y = (x5 - x5 % 2) / 2
-                      while y < x4 do
-                        x4 = y
-                        local x6 = x4 + (n2 - n2 % x4) / x4
-                        y = (x6 - x6 % 2) / 2
+                      local done
+                      for i2 = 0, s_Flows_n - 1 do
+                        local f = s_Flows[i2]
+                        if f.Key == 0 - 0 then
+                          urgent = f.Units + f.Later
+                          done = true
+                          break
+                        end
                       end
-                      root = x4
+                      if not done then
+                        urgent = 0
+                      end
                     end
-                    local max4 = 0
-                    local x4 = n2 - 2 * root
-                    if x4 > max4 then max4 = x4 end
-                    local min2 = max4
-                    local x5 = (1125899906842624 - 1125899906842624 % v_pace) / v_pace
-                    if x5 < min2 then min2 = x5 end
-                    local x6 = min2 * v_pace
-                    local x7 = t + (x6 - x6 % 1000) / 1000
-                    if x7 > slot then slot = x7 end
-                  end
-                  if not v_fresh and op_Ticket_Slot > t then
-                    if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
-                  elseif v_turn then
-                    local max3 = t + v_overdue
-                    if s_Closed > max3 then max3 = s_Closed end
-                    local max4 = s_AgainUS
-                    local x3 = max3 * 1000
-                    if x3 > max4 then max4 = x3 end
-                    local again2 = max4
-                    if v_bound == 2 then
-                      local min2 = again2 + v_again
-                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                      again2 = min2
-                      local x4 = s_Held + l_Guess
-                      local y = s_Ended + 1
-                      v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x4 - x4 % y) / y)
+                    local y = 1 > v_again and 1 or v_again
+                    local min2 = 1 + urgent
+                    local x3 = (1125899906842624 - 1125899906842624 % y) / y
+                    if x3 < min2 then min2 = x3 end
+                    local x4 = min2 * v_again
+                    local max3 = slot
+                    local x5 = t + v_overdue + (x4 - x4 % 1000) / 1000
+                    if x5 > max3 then max3 = x5 end
+                    when2 = max3
+                  else
+                    if v_bound == 2 and (v_back or v_fresh) then
+                      local number2 = v_number
+                      if not v_back then
+                        number2 = s_Next + 1
+                      end
+                      local max3 = 1
+                      local x3 = number2 - (s_Head - s_Head % 16) / 16
+                      if x3 > max3 then max3 = x3 end
+                      local n2 = max3
+                      local root = 0
+                      do
+                        local x4 = 1 > n2 and 1 or n2
+                        local x5 = x4 + 1
+                        local y = (x5 - x5 % 2) / 2
+                        while y < x4 do
+                          x4 = y
+                          local x6 = x4 + (n2 - n2 % x4) / x4
+                          y = (x6 - x6 % 2) / 2
+                        end
+                        root = x4
+                      end
+                      local max4 = 0
+                      local x4 = n2 - 2 * root
+                      if x4 > max4 then max4 = x4 end
+                      local min2 = max4
+                      local x5 = (1125899906842624 - 1125899906842624 % v_pace) / v_pace
+                      if x5 < min2 then min2 = x5 end
+                      local x6 = min2 * v_pace
+                      local x7 = t + (x6 - x6 % 1000) / 1000
+                      if x7 > slot then slot = x7 end
                     end
-                    local x4 = (again2 - again2 % 1000) / 1000
-                    if x4 > slot then slot = x4 end
+                    if not v_fresh and op_Ticket_Slot > t then
+                      if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
+                    elseif v_turn then
+                      local max3 = t + v_overdue
+                      if s_Closed > max3 then max3 = s_Closed end
+                      local max4 = s_AgainUS
+                      local x3 = max3 * 1000
+                      if x3 > max4 then max4 = x3 end
+                      local again2 = max4
+                      if v_bound == 2 then
+                        local min2 = again2 + v_again
+                        if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                        again2 = min2
+                        local x4 = s_Held + l_Guess
+                        local y = s_Ended + 1
+                        v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x4 - x4 % y) / y)
+                      end
+                      local x4 = (again2 - again2 % 1000) / 1000
+                      if x4 > slot then slot = x4 end
+                    end
+                    when2 = slot
                   end
-                  when2 = slot
                 end
                 own2 = when2
                 a_Bound = v_bound
