@@ -173,7 +173,7 @@ func (s *session) advance(d *delivery) error {
 	return s.operate(d, user, in)
 }
 
-var errBuriedLate = errors.New("its last attempt has failed, and the dead letters took no messages then")
+var errBuriedLate = errors.New("it has failed as often as it may; the error is in the log")
 
 // admit asks whether a message may run. A message that has come back may stay in hand and ask again. With a delay of zero the
 // message has places in its rooms.

@@ -126,6 +126,9 @@ func (m *message) note() string {
 	if m.ReplyTo == directReply {
 		text(" reply=", m.ReplyTo)
 	}
+	if m.DeliveryMode != amqp.Persistent {
+		text(" mode=", strconv.Itoa(int(m.DeliveryMode)))
+	}
 	return string(b)
 }
 
@@ -159,6 +162,10 @@ func (m *message) read(text string, now time.Time) {
 			setText(&m.UserId, value)
 		case "reply":
 			setText(&m.ReplyTo, value)
+		case "mode":
+			if mode, err := strconv.ParseUint(value, 10, 8); err == nil && mode < uint64(amqp.Persistent) {
+				m.DeliveryMode = uint8(mode)
+			}
 		}
 	}
 }
@@ -258,7 +265,8 @@ func (m *message) deadLetter(reason string, cause error) amqp.Publishing {
 	return msg
 }
 
-// publishing returns the message without the headers that the broker would act on. The caller may add headers.
+// publishing returns the message without the headers that the broker would act on. The caller may add headers. It is persistent:
+// the queue that it came from may be one that keeps all messages, and a classic queue loses transient ones when the broker stops.
 func (m *message) publishing() amqp.Publishing {
 	h, kept := make(amqp.Table, len(m.Headers)+2), amqp.Table{}
 	for name, v := range m.Headers {
@@ -282,7 +290,7 @@ func (m *message) publishing() amqp.Publishing {
 		Headers:         h,
 		ContentType:     m.ContentType,
 		ContentEncoding: m.ContentEncoding,
-		DeliveryMode:    m.DeliveryMode,
+		DeliveryMode:    amqp.Persistent,
 		Priority:        m.Priority,
 		CorrelationId:   m.CorrelationId,
 		ReplyTo:         replyTo,

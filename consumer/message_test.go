@@ -32,7 +32,7 @@ func TestCopyIsTheMessage(t *testing.T) {
 			"shop": "a", "n": int32(4), "nested": amqp.Table{"deep": []any{"x", int64(1)}},
 			"CC": []any{"audit"}, "x-death": []any{amqp.Table{"queue": "theirs"}}, "x-first-death-queue": "theirs",
 		},
-		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 7, CorrelationId: "c",
+		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp.Transient, Priority: 7, CorrelationId: "c",
 		ReplyTo: "r", Expiration: "60000", MessageId: "m", Timestamp: time.Unix(1_700_000_000, 0), Type: "t",
 		UserId: "guest", AppId: "app", Exchange: "shops", RoutingKey: "shop.a", Body: []byte("body"),
 	}
@@ -42,7 +42,7 @@ func TestCopyIsTheMessage(t *testing.T) {
 		m := open(d, now, true) // the first is nobody's copy, which must make no difference
 		m.Postponements++
 		p := m.copy()
-		if p.UserId != "" || p.Expiration != "" || p.Headers["CC"] != nil || p.Headers["x-death"] != nil {
+		if p.UserId != "" || p.Expiration != "" || p.DeliveryMode != amqp.Persistent || p.Headers["CC"] != nil || p.Headers["x-death"] != nil {
 			t.Fatalf("trip %d: the broker would act on %+v", i, p)
 		}
 		if i == 1 {

@@ -127,6 +127,7 @@ func largest(err error) (n int) {
 func (l *line) await(ctx, patience context.Context, w *waiting, most time.Duration) error {
 	timeout := time.NewTimer(most)
 	defer timeout.Stop()
+	ended := false // patience
 	for impatient := patience.Done(); ; {
 		select {
 		case <-w.confirmed:
@@ -134,7 +135,7 @@ func (l *line) await(ctx, patience context.Context, w *waiting, most time.Durati
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", errUnconfirmed, ctx.Err())
 		case <-impatient:
-			impatient = nil
+			impatient, ended = nil, true
 			grace := closeTimeout
 			if l.isBlocked() != nil { // the broker is about to confirm messages read before the block; it has read no others
 				grace = settleTime
@@ -142,7 +143,7 @@ func (l *line) await(ctx, patience context.Context, w *waiting, most time.Durati
 			timeout.Reset(min(most, grace))
 		case <-timeout.C:
 			switch {
-			case impatient == nil:
+			case ended:
 				return fmt.Errorf("%w: in time", errUnconfirmed)
 			case l.isBlocked() != nil:
 				timeout.Reset(most)

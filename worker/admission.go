@@ -63,7 +63,11 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 		}
 		r := m.Request
 		r.Ticket = m.Note.Ticket
-		a, err := w.limiter.Admit(ctx, m.Entity, r)
+		var a drip.Admission
+		err := caught(func() (err error) { // the user's Options.Limits may panic
+			a, err = w.limiter.Admit(ctx, m.Entity, r)
+			return err
+		})
 		switch {
 		case err == nil:
 			if w.outage.Works() {

@@ -773,3 +773,15 @@ func TestLeaseAfterTheContext(t *testing.T) {
 		}
 	})
 }
+
+// A panic of the user's Limits is no answer of the limiter. It does not end the process, which would get the message again.
+func TestPanicOfLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := buckettest.New(t, drip.Options{Limits: func(_ context.Context, entity string) (drip.Limit, error) { panic("no plan for " + entity) }})
+		w := newWorker(t, Options[string]{Limiter: bucket, Attempts: 3})
+		out := w.Do(t.Context(), "shop", "", func(context.Context) error { t.Error("it runs"); return nil })
+		if out.Kind != Waiting || out.Delay <= 0 || out.Err == nil || !strings.Contains(out.Err.Error(), "no plan for shop") {
+			t.Errorf("Do = %+v", out)
+		}
+	})
+}
