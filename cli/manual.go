@@ -21,8 +21,8 @@ Exit statuses:
   2    the command line, or a file that it names, is invalid; or a command that
        asks has no terminal and no --yes
   3    the server did not answer, or not in time
-  4    the answer is no: reset was not confirmed, or simulate --check found a
-       call over the limit or a message left
+  4    the answer is no: a question was not confirmed, or simulate --check found
+       a call over the limit or a message left
   130  interrupted
 `
 
