@@ -6769,35 +6769,33 @@ end
                 if v_at == t then
                   local out2 = Out(t)
                   local taken2 = s_Plain + out2
-                  do
-                    local x4 = s_Held + l_Guess
-                    local y = s_Ended + 1
-                    local max4 = 1
-                    local x5 = (x4 - x4 % y) / y
-                    if x5 > max4 then max4 = x5 end
-                    local mean = max4
-                    local is8 = not op_Urgent
-                    if is8 then
+                  if s_Flows_n > 0 and not op_Urgent then
+                    do
+                      local x4 = s_Held + l_Guess
+                      local y = s_Ended + 1
+                      local max4 = 1
+                      local x5 = (x4 - x4 % y) / y
+                      if x5 > max4 then max4 = x5 end
+                      local mean = max4
                       local x6 = 0 > t and 0 or t
-                      is8 = (x6 - x6 % mean) / mean % 4 > 0
-                    end
-                    if is8 then
-                      local due = 0
-                      do
-                        local done
-                        for i2 = 0, s_Flows_n - 1 do
-                          local f = s_Flows[i2]
-                          if f.Key == 0 and f.Until >= t and f.Until - t <= mean then
-                            due = f.Units + f.Later
-                            done = true
-                            break
+                      if (x6 - x6 % mean) / mean % 4 > 0 then
+                        local due = 0
+                        do
+                          local done
+                          for i2 = 0, s_Flows_n - 1 do
+                            local f = s_Flows[i2]
+                            if f.Key == 0 and f.Until >= t and f.Until - t <= mean then
+                              due = f.Units + f.Later
+                              done = true
+                              break
+                            end
+                          end
+                          if not done then
+                            due = 0
                           end
                         end
-                        if not done then
-                          due = 0
-                        end
+                        taken2 = taken2 + due
                       end
-                      taken2 = taken2 + due
                     end
                   end
                   if taken2 >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
