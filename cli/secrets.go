@@ -3,6 +3,7 @@ package cli
 import (
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -38,13 +39,13 @@ func withoutSecrets(text string, args []string) string {
 		arg = strings.TrimLeft(arg, "-")
 		scheme, rest, _ := strings.Cut(arg, ":")
 		for _, secret := range inQuery(arg) {
-			text = strings.ReplaceAll(text, secret, "…")
+			text = without(text, secret, "…")
 		}
 		at := strings.LastIndex(rest, "@") // the password may have one that is not escaped
 		if at < 0 {
 			continue
 		}
-		text = strings.ReplaceAll(text, arg, scheme+":…")
+		text = without(text, arg, scheme+":…")
 		userinfo := strings.TrimPrefix(rest[:at], "//")
 		_, password, found := strings.Cut(userinfo, ":")
 		if !found { // a user is no secret, but may be a password in a wrong place
@@ -53,11 +54,18 @@ func withoutSecrets(text string, args []string) string {
 		plain, _ := url.PathUnescape(password)
 		for _, secret := range []string{userinfo, password, plain} {
 			if len(secret) > 3 { // shorter ones are in every other word
-				text = strings.ReplaceAll(text, secret, "…")
+				text = without(text, secret, "…")
 			}
 		}
 	}
 	return text
+}
+
+// without replaces a secret in a text, also where the text quotes it.
+func without(text, secret, by string) string {
+	quoted := strconv.Quote(secret)
+	text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], by)
+	return strings.ReplaceAll(text, secret, by)
 }
 
 // inQuery returns the passwords in the query of a URL, as PostgreSQL takes them, and as they stand in it.

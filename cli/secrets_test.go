@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A URL with a short user, or an empty one, and an entity that looks like a URL leave the rest of an error readable.
@@ -86,6 +88,19 @@ func TestNoPasswordOfAQueryIsPrinted(t *testing.T) {
 		got := try(t, strings.Fields(strings.ReplaceAll(line, "URL", url))...)
 		if text := got.out + got.err; strings.Contains(text, "s3cr") {
 			t.Errorf("drip %s prints %s", line, text)
+		}
+	}
+}
+
+// Errors quote their arguments.
+func TestQuotedSecrets(t *testing.T) {
+	for _, arg := range []string{`redis://user:pass\word12@host:1`, `redis://user:pass"word12@host:1`, "redis://user:pass\nword12@host:1"} {
+		for _, args := range [][]string{{arg}, {"help", arg}, {"completion", arg}} {
+			var out, err bytes.Buffer
+			run(t.Context(), &terminal{in: strings.NewReader(""), out: &out, err: &err, zone: time.UTC}, args)
+			if s := out.String() + err.String(); strings.Contains(s, "word12") {
+				t.Errorf("%q: %s", args, s)
+			}
 		}
 	}
 }

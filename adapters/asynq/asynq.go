@@ -6,6 +6,7 @@ package dripasynq
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -152,28 +153,49 @@ func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
 // early is less time than a worker holds a task that comes early.
 const early = 100 * time.Millisecond
 
-// copy enqueues the task anew. After nil the task in hand is done.
+// copy enqueues the task anew. After nil the task in hand is done. After an error asynq counts a failure, and at the last attempt
+// archives a task that has not run. So copy tries for a while.
 func (l *Limit) copy(ctx context.Context, t *asynq.Task, n worker.Note, due time.Time, retries int) error {
-	queue, _ := asynq.GetQueueName(ctx)
 	id, _ := asynq.GetTaskID(ctx)
+	ctx, cancel := context.WithTimeout(ctx, copyTime)
+	defer cancel()
+	anew := rand.Text() // of the copy, which an answer that was lost may have made
+	for {
+		err := l.tryCopy(ctx, t, id, anew, n, due, retries)
+		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) {
+			return nil
+		}
+		select {
+		case <-time.After(copyPause):
+		case <-ctx.Done():
+			return fmt.Errorf("dripasynq: postpone task %s: %w", id, err)
+		}
+	}
+}
+
+const (
+	copyTime  = time.Minute
+	copyPause = 500 * time.Millisecond
+)
+
+func (l *Limit) tryCopy(ctx context.Context, t *asynq.Task, id, anew string, n worker.Note, due time.Time, retries int) error {
+	queue, _ := asynq.GetQueueName(ctx)
 	info, err := l.inspector.GetTaskInfo(queue, id)
 	if err != nil {
-		return fmt.Errorf("dripasynq: postpone task %s: %w", id, err)
+		return err
 	}
 	headers := maps.Clone(t.Headers())
 	if headers == nil {
 		headers = map[string]string{}
 	}
 	headers[header] = n.String()
-	o := []asynq.Option{asynq.Queue(queue), asynq.ProcessAt(due), asynq.MaxRetry(retries), asynq.Retention(info.Retention)}
+	o := []asynq.Option{asynq.Queue(queue), asynq.TaskID(anew), asynq.ProcessAt(due), asynq.MaxRetry(retries), asynq.Retention(info.Retention)}
 	if info.Timeout > 0 {
 		o = append(o, asynq.Timeout(info.Timeout))
 	}
 	if !info.Deadline.IsZero() {
 		o = append(o, asynq.Deadline(info.Deadline))
 	}
-	if _, err = l.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(t.Type(), t.Payload(), headers), o...); err != nil {
-		return fmt.Errorf("dripasynq: postpone task %s: %w", id, err)
-	}
-	return nil
+	_, err = l.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(t.Type(), t.Payload(), headers), o...)
+	return err
 }

@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -408,5 +411,77 @@ func TestRefusalAfterTheTimeout(t *testing.T) {
 		if err := limit.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A postponement is no failure, also if Redis is not there when the task is to be put off: a task in its last attempt would never run.
+func TestPostponedInAnOutage(t *testing.T) {
+	q, err := openWith(servers.UseRedis(t).URL(), "outage", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct, ok := q.redis.(asynq.RedisClientOpt)
+	if !ok {
+		t.Fatalf("%T", q.redis)
+	}
+	var down atomic.Bool
+	var cut atomic.Int64
+	through := direct
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	down.Store(true)
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			if down.Load() {
+				cut.Add(1)
+				c.Close()
+				continue
+			}
+			s, err := net.Dial("tcp", direct.Addr)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(s, c); s.Close() }()
+			go func() { _, _ = io.Copy(c, s); c.Close() }()
+		}
+	}()
+	through.Addr = ln.Addr().String()
+	limit, err := New(through, Options{Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1}), Entity: func(*asynq.Task) (string, error) { return "shop", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer limit.Close()
+	if err := q.Publish(t.Context(), workertest.Message{ID: "1"}, workertest.Message{ID: "2"}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var ran, failures atomic.Int32
+	configure := func(c asynq.Config) asynq.Config {
+		c.ErrorHandler = asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { failures.Add(1) })
+		return limit.Configure(c)
+	}
+	go func() { // until the copy has failed
+		for cut.Load() < 40 && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		down.Store(false)
+	}()
+	err = q.run(ctx, configure, limit.Middleware, func(context.Context, workertest.Message) error {
+		if ran.Add(1) == 2 {
+			cancel()
+		}
+		return nil
+	})
+	if err != nil || ran.Load() != 2 || failures.Load() != 0 {
+		t.Errorf("%d of 2 tasks ran, %d failures (%v)", ran.Load(), failures.Load(), err)
 	}
 }

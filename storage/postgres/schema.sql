@@ -16,7 +16,7 @@ create table if not exists drip.entity (
   entity        bytea                -- the entity, if its name is long
 ) with (fillfactor = 70);
 
--- One row for each lease. Whoever changes the leases of an entity changes its row in drip.entity, too.
+-- One row for each lease. Whoever changes the leases of an entity changes the entity's row, too.
 create table if not exists drip.lease (
   key  bytea  not null,
   id   bigint not null,
