@@ -5,10 +5,10 @@
 //
 // is drip.New, and also measures:
 //
-//	drip.decisions         answers of GetDelay and Admit: drip.outcome is run, postponed or failed. For an operation that
-//	                       Admit postpones, drip.bound is the cause: closed (Throttled or Pause), tokens, booked,
-//	                       window 1, window 2, …; drip.trial is true for the answers of limits on trial, see
-//	                       drip.Limit.Shadow
+//	drip.decisions         answers of GetDelay and Admit: drip.outcome is run, postponed, late (it cannot run before its
+//	                       Deadline) or failed. For an operation that Admit postpones, drip.bound is the cause: closed
+//	                       (Throttled or Pause), tokens, booked, window 1, window 2, …; drip.trial is true for the
+//	                       answers of limits on trial, see drip.Limit.Shadow
 //	drip.delay             the delay of a postponed operation, in seconds
 //	drip.throttled         how often the provider has refused an operation: calls of Throttled
 //	drip.leases            leases that are out: taken by this Bucket, not given back and not over
@@ -62,8 +62,8 @@ type Bucket struct {
 	trial      bool // some limits are on trial
 
 	// The labels of the metrics, made once.
-	run, failed, put, every labels
-	bound                   []labels // of postponed operations, by their Bound
+	run, late, failed, put, every labels
+	bound                         []labels // of postponed operations, by their Bound
 }
 
 // labels are attributes in the form that instruments take without an allocation.
@@ -136,6 +136,7 @@ func (b *Bucket) begin(windows int) {
 	b.every = labelled(b.attributes)
 	b.run = labelled(b.attributes, keyOutcome.String("run"))
 	b.put = labelled(b.attributes, keyOutcome.String("postponed"))
+	b.late = labelled(b.attributes, keyOutcome.String("late"))
 	b.failed = labelled(b.attributes, keyOutcome.String("failed"))
 	for bound := drip.BoundNone; int(bound) < int(drip.BoundWindow)+windows; bound++ {
 		b.bound = append(b.bound, b.boundBy(bound))
@@ -144,6 +145,7 @@ func (b *Bucket) begin(windows int) {
 		}
 	}
 	b.decisions.Add(ctx, 0, b.run.add...)
+	b.decisions.Add(ctx, 0, b.late.add...)
 	b.decisions.Add(ctx, 0, b.failed.add...)
 	b.throttled.Add(ctx, 0, b.every.add...)
 }
@@ -158,6 +160,8 @@ func (b *Bucket) boundBy(bound drip.Bound) labels {
 
 func (b *Bucket) decided(ctx context.Context, delay time.Duration, postponed labels, err error) {
 	switch {
+	case errors.Is(err, drip.ErrDeadline):
+		b.decisions.Add(ctx, 1, b.late.add...)
 	case err != nil:
 		b.decisions.Add(ctx, 1, b.failed.add...)
 	case delay > 0:

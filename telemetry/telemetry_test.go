@@ -66,16 +66,22 @@ func TestDecisions(t *testing.T) {
 		if _, err := b.Admit(ctx, entity, drip.Request{Cost: 6}); !errors.Is(err, drip.ErrCost) {
 			t.Fatal(err)
 		}
+		if _, err := b.Admit(ctx, entity, drip.Request{Deadline: now.Add(time.Minute)}); !errors.Is(err, drip.ErrDeadline) {
+			t.Fatal(err)
+		}
 	}
 	for want, attributes := range map[int][]attribute.KeyValue{
 		3 * entities: {keyOutcome.String("run")},
 		4 * entities: {keyOutcome.String("postponed")},
 		1 * entities: {keyOutcome.String("failed")},
-		8 * entities: {},
+		9 * entities: {},
 	} {
 		if got := meters.Sum("drip.decisions", append(attributes, api)...); got != float64(want) {
 			t.Errorf("%v decisions are %v, want %d", got, attributes, want)
 		}
+	}
+	if got := meters.Sum("drip.decisions", keyOutcome.String("late"), api); got != entities {
+		t.Errorf("%v decisions are late, want %d", got, entities)
 	}
 	for bound, want := range map[string]float64{"closed": entities, "tokens": entities, "booked": entities, "window 1": 0, "window 2": entities} {
 		if got := meters.Sum("drip.decisions", keyBound.String(bound)); got != want {
