@@ -92,7 +92,11 @@ func TestPoison(t *testing.T) {
 				maps.Copy(d.Headers, kept)
 			}
 			d.Exchange, d.RoutingKey = "", queue
-			if a, b := essence(want[id], queue), essence(d, queue); a != b {
+			first := want[id]
+			if first.DeliveryMode = amqp.Persistent; d.DeliveryMode != amqp.Persistent { // whatever it was
+				t.Errorf("%s: the dead letter has the delivery mode %d", id, d.DeliveryMode)
+			}
+			if a, b := essence(first, queue), essence(d, queue); a != b {
 				t.Errorf("%s: the dead letter is\n%.1000s\nfrom the work queue comes\n%.1000s", id, b, a)
 			}
 		}

@@ -403,22 +403,22 @@ func again[T any](start func() (T, error)) (v T, err error) {
 
 var ports struct {
 	sync.Mutex
-	taken map[int]bool
+	taken map[int]net.Listener
 }
 
 // freePort returns a port of 127.0.0.1 that nobody listens on, neither at it nor at the given distances above it. It
-// lies below the range from which systems give ports to outgoing connections, so that only another such search can
-// take it before its server does.
+// lies below the range from which systems give ports to outgoing connections, and belongs to this process until its end, also
+// while its server is stopped: an abstract socket tells other processes.
 func freePort(also ...int) (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
 	if ports.taken == nil {
-		ports.taken = make(map[int]bool)
+		ports.taken = make(map[int]net.Listener)
 	}
 next:
 	for range 1000 {
 		port := 10000 + rand.IntN(10000)
-		if ports.taken[port] || !isFree(port) {
+		if ports.taken[port] != nil || !isFree(port) {
 			continue
 		}
 		for _, d := range also {
@@ -426,7 +426,11 @@ next:
 				continue next
 			}
 		}
-		ports.taken[port] = true
+		mine, err := net.Listen("unix", fmt.Sprint("@drip-port-", port))
+		if err != nil {
+			continue
+		}
+		ports.taken[port] = mine
 		return port, nil
 	}
 	return 0, errors.New("no free port from 10000 to 19999")

@@ -449,6 +449,10 @@ func TestFreePort(t *testing.T) {
 		if seen[p] || !isFree(p) || !isFree(p+busOffset) {
 			t.Errorf("port %d is not free or came twice", p)
 		}
+		if l, err := net.Listen("unix", fmt.Sprint("@drip-port-", p)); err == nil {
+			l.Close()
+			t.Errorf("another process may take port %d", p)
+		}
 		seen[p] = true
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
