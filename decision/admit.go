@@ -252,13 +252,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	if v.at == now {
 		out := leases.Out(now)
-		taken := s.Plain + out
-		if len(s.Flows) > 0 && !op.Urgent {
-			if mean := max(1, l.mean(s)); max(0, now)/mean%4 > 0 { // so that the others are not starved
-				taken += s.due(now, mean)
-			}
-		}
-		if taken >= l.Tokens || !v.back && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
+		if s.Plain+out+l.yields(s, op, now) >= l.Tokens || !v.back && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
 			v.bound = BoundTokens
 			if out >= l.Tokens {
 				v.overdue = l.overdue(s, now)

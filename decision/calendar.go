@@ -93,7 +93,7 @@ func (x *Shared) ask(cost *Cost) {
 func (l *Limits) asked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, 1<<34) }
 
 // booked converts parts to units of the calendar.
-func (l *Limits) booked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, mostBooked) }
+func (l *Limits) booked(part int64) int64 { return min(l.asked(part), mostBooked) }
 
 // units converts units of the calendar to a unit of the windows.
 func (l *Limits) units(booked, unit int64) int64 {

@@ -109,11 +109,12 @@ func (s *State) urgent(unit int64) int64 {
 	return 0
 }
 
-// due returns how many calls of urgent tickets wait, if the last of them comes back within a span.
-func (s *State) due(now, span int64) int64 {
+// yields returns how many free tokens an operation leaves to urgent calls, if the last of these comes back within the time of an
+// operation. In every fourth part of the time it leaves none, so that urgent operations do not starve the others.
+func (l *Limits) yields(s *State, op *Op, now int64) int64 {
 	for i := range s.Flows {
-		f := &s.Flows[i]
-		if f.Key == ofUrgent && f.Until >= now && f.Until-now <= span {
+		f, mean := &s.Flows[i], max(1, l.mean(s))
+		if f.Key == ofUrgent && !op.Urgent && f.Until >= now && f.Until-now <= mean && max(0, now)/mean%4 > 0 {
 			return f.Units + f.Later
 		}
 	}

@@ -2178,11 +2178,11 @@ function Shared_weigh(x, f)
     local x3 = part + x.Limits_Scale - 1
     local y = x.Limits_Scale
     local min3 = (x3 - x3 % y) / y
-    if 16777215 < min3 then min3 = 16777215 end
+    if 17179869184 < min3 then min3 = 17179869184 end
     local y2 = 1 > x.part and 1 or x.part
     local min4 = (part - part % y2) / y2
     if 16777215 < min4 then min4 = 16777215 end
-    local max2 = min3
+    local max2 = min3 < 16777215 and min3 or 16777215
     local x4 = min4 * x.units
     if x4 > max2 then max2 = x4 end
     local x5 = (max2 < 4294967296 and max2 or 4294967296) * 1024
@@ -2261,8 +2261,8 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
   local x6 = part2 + x.Limits_Scale - 1
   local y3 = x.Limits_Scale
   local min3 = (x6 - x6 % y3) / y3
-  if 16777215 < min3 then min3 = 16777215 end
-  x.units = min3
+  if 17179869184 < min3 then min3 = 17179869184 end
+  x.units = min3 < 16777215 and min3 or 16777215
   local pace = 0
   do
     local x7 = x.Limits_Guess
@@ -2383,11 +2383,11 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
           local x12 = part4 + x.Limits_Scale - 1
           local y6 = x.Limits_Scale
           local min7 = (x12 - x12 % y6) / y6
-          if 16777215 < min7 then min7 = 16777215 end
+          if 17179869184 < min7 then min7 = 17179869184 end
           local y7 = 1 > x.part and 1 or x.part
           local min8 = (part4 - part4 % y7) / y7
           if 16777215 < min8 then min8 = 16777215 end
-          local max4 = min7
+          local max4 = min7 < 16777215 and min7 or 16777215
           local x13 = min8 * x.units
           if x13 > max4 then max4 = x13 end
           local max5 = 0
@@ -2940,7 +2940,7 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
         local x4 = part + x.Limits_Scale - 1
         local y2 = x.Limits_Scale
         local min3 = (x4 - x4 % y2) / y2
-        if 16777215 < min3 then min3 = 16777215 end
+        if 17179869184 < min3 then min3 = 17179869184 end
         local ratio = 0
         do
           local line2 = x.State_Lines[i2]
@@ -2954,7 +2954,7 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
           if x7 > max3 then max3 = x7 end
           ratio = max3
         end
-        local x5 = min3 * 1024
+        local x5 = (min3 < 16777215 and min3 or 16777215) * 1024
         local x6 = (x5 - x5 % ratio) / ratio * x.slow
         if x6 < free then free = x6 end
       end
@@ -3707,11 +3707,11 @@ function Shared_until(x, part)
   local x2 = part + x.Limits_Scale - 1
   local y = x.Limits_Scale
   local min2 = (x2 - x2 % y) / y
-  if 16777215 < min2 then min2 = 16777215 end
+  if 17179869184 < min2 then min2 = 17179869184 end
   local y2 = 1 > x.part and 1 or x.part
   local min3 = (part - part % y2) / y2
   if 16777215 < min3 then min3 = 16777215 end
-  local max2 = min2
+  local max2 = min2 < 16777215 and min2 or 16777215
   local x3 = min3 * x.units
   if x3 > max2 then max2 = x3 end
   local x4 = (max2 < 4294967296 and max2 or 4294967296) * 1024
@@ -6768,37 +6768,33 @@ end
                 end
                 if v_at == t then
                   local out2 = Out(t)
-                  local taken2 = s_Plain + out2
-                  if s_Flows_n > 0 and not op_Urgent then
-                    do
+                  local yields = 0
+                  do
+                    local done
+                    for i2 = 0, s_Flows_n - 1 do
+                      local f = s_Flows[i2]
                       local x4 = s_Held + l_Guess
                       local y = s_Ended + 1
                       local max4 = 1
                       local x5 = (x4 - x4 % y) / y
                       if x5 > max4 then max4 = x5 end
                       local mean = max4
-                      local x6 = 0 > t and 0 or t
-                      if (x6 - x6 % mean) / mean % 4 > 0 then
-                        local due = 0
-                        do
-                          local done
-                          for i2 = 0, s_Flows_n - 1 do
-                            local f = s_Flows[i2]
-                            if f.Key == 0 and f.Until >= t and f.Until - t <= mean then
-                              due = f.Units + f.Later
-                              done = true
-                              break
-                            end
-                          end
-                          if not done then
-                            due = 0
-                          end
-                        end
-                        taken2 = taken2 + due
+                      local is8 = f.Key == 0 and not op_Urgent and f.Until >= t and f.Until - t <= mean
+                      if is8 then
+                        local x6 = 0 > t and 0 or t
+                        is8 = (x6 - x6 % mean) / mean % 4 > 0
+                      end
+                      if is8 then
+                        yields = f.Units + f.Later
+                        done = true
+                        break
                       end
                     end
+                    if not done then
+                      yields = 0
+                    end
                   end
-                  if taken2 >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
+                  if s_Plain + out2 + yields >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
                     v_bound = 2
                     if out2 >= l_Tokens then
                       local x4 = s_Held + l_Guess
