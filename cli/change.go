@@ -108,7 +108,7 @@ func (c *change) many(ctx context.Context, t *terminal, args []string, doing, do
 	if err := c.confirm(ctx, t, fmt.Sprintf("it would %s %s", doing, entities.Count(len(names), "entity")), fmt.Sprintf("Really %s %s?", doing, entities.Count(len(names), "entity"))); err != nil {
 		return err
 	}
-	changed, failed, err := entities.ChangeAll(ctx, s, names, c.within, f)
+	changed, failed, err := entities.ChangeAll(ctx, s, names, c.span(), f)
 	if err != nil {
 		err = fmt.Errorf("%d of %s failed, the first: %w", failed, entities.Count(len(names), "entity"), err)
 	}

@@ -142,8 +142,10 @@ func (t *timeout) flags(set *flag.FlagSet) {
 }
 
 func (t timeout) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, time.Duration(t.timeout.duration))
+	return context.WithTimeout(ctx, t.span())
 }
+
+func (t timeout) span() time.Duration { return time.Duration(t.timeout.duration) }
 
 // patience is a duration above 0.
 type patience struct{ duration }

@@ -382,7 +382,7 @@ func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err
 	if err != nil {
 		return "", 0, err
 	}
-	changed, failed, err := entities.ChangeAll(ctx, p.o.Storage, names, nil, change)
+	changed, failed, err := entities.ChangeAll(ctx, p.o.Storage, names, doTimeout, change)
 	if err != nil {
 		return "", changed, fmt.Errorf("%d of %s failed, the first: %w", failed, entities.Count(len(names), "entity"), err)
 	}

@@ -168,9 +168,9 @@ func Caught(f func() error) (err error) {
 // mostFailures is after how many errors ChangeAll gives up, so that it does not ask a server that is gone about all.
 const mostFailures = 100
 
-// ChangeAll opens each of the entities and calls change with it, both within a context of its own unless within is nil, some at a time. It goes on after an error, up to
-// mostFailures. It returns how many were changed, how many failed or were left, and the first error.
-func ChangeAll(ctx context.Context, s storage.Storage, names []string, within func(context.Context) (context.Context, context.CancelFunc), change func(context.Context, *Subject) (bool, error)) (changed, failed int, err error) {
+// ChangeAll opens each of the entities and calls change with it, both within the timeout, some entities at a time. It goes on
+// after an error, up to mostFailures. It returns how many were changed, how many failed or were left, and the first error.
+func ChangeAll(ctx context.Context, s storage.Storage, names []string, timeout time.Duration, change func(context.Context, *Subject) (bool, error)) (changed, failed int, err error) {
 	const together = 16
 	var (
 		mu sync.Mutex
@@ -182,12 +182,8 @@ func ChangeAll(ctx context.Context, s storage.Storage, names []string, within fu
 			for name := range in {
 				done := false
 				failure := Caught(func() error {
-					ctx := ctx
-					if within != nil {
-						var cancel context.CancelFunc
-						ctx, cancel = within(ctx)
-						defer cancel()
-					}
+					ctx, cancel := context.WithTimeout(ctx, timeout)
+					defer cancel()
 					e, err := Open(ctx, s, name)
 					if err == nil {
 						done, err = change(ctx, e)

@@ -61,7 +61,7 @@ func TestChangeAll(t *testing.T) {
 		t.Fatal(len(names), err)
 	}
 	failure := errors.New("no")
-	changed, failed, err := ChangeAll(t.Context(), s, names, nil, func(ctx context.Context, e *Subject) (bool, error) {
+	changed, failed, err := ChangeAll(t.Context(), s, names, time.Minute, func(ctx context.Context, e *Subject) (bool, error) {
 		if e.Entity == "shop-0007" {
 			return false, failure
 		}
@@ -75,7 +75,7 @@ func TestChangeAll(t *testing.T) {
 		t.Fatal(len(names), err)
 	}
 	var asked atomic.Int64
-	changed, failed, err = ChangeAll(t.Context(), s, names, nil, func(context.Context, *Subject) (bool, error) {
+	changed, failed, err = ChangeAll(t.Context(), s, names, time.Minute, func(context.Context, *Subject) (bool, error) {
 		asked.Add(1)
 		return false, failure
 	})

@@ -403,7 +403,7 @@ func again[T any](start func() (T, error)) (v T, err error) {
 
 var ports struct {
 	sync.Mutex
-	taken map[int]net.Listener
+	mine []net.Listener // one abstract socket for each port of this process
 }
 
 // freePort returns a port of 127.0.0.1 that nobody listens on, neither at it nor at the given distances above it. It
@@ -412,13 +412,10 @@ var ports struct {
 func freePort(also ...int) (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
-	if ports.taken == nil {
-		ports.taken = make(map[int]net.Listener)
-	}
 next:
 	for range 1000 {
 		port := 10000 + rand.IntN(10000)
-		if ports.taken[port] != nil || !isFree(port) {
+		if !isFree(port) {
 			continue
 		}
 		for _, d := range also {
@@ -427,10 +424,10 @@ next:
 			}
 		}
 		mine, err := net.Listen("unix", fmt.Sprint("@drip-port-", port))
-		if err != nil {
+		if err != nil { // it is taken
 			continue
 		}
-		ports.taken[port] = mine
+		ports.mine = append(ports.mine, mine)
 		return port, nil
 	}
 	return 0, errors.New("no free port from 10000 to 19999")
