@@ -138,6 +138,17 @@ func (q *queue) Left(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
+// over waits until all jobs are over, or ctx ends.
+func (q *queue) over(ctx context.Context, t *testing.T) {
+	t.Helper()
+	for n := -1; n != 0 && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		var err error
+		if n, err = q.Left(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // PostgreSQL stores no NUL in a text, and a job whose error it does not store runs again and again.
 func TestGarbledError(t *testing.T) {
 	p, err := pool(usePostgres(t))
@@ -186,12 +197,7 @@ func TestGarbledError(t *testing.T) {
 			return outcomes[m.ID](n)
 		})
 	}()
-	for n := -1; n != 0 && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
-		n, err = q.Left(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	q.over(ctx, t)
 	if n, err := q.Left(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d jobs are left (%v)", n, err)
 	}
@@ -255,11 +261,7 @@ func TestRiversErrors(t *testing.T) {
 	if _, err := client.JobCancel(ctx, <-running); err != nil {
 		t.Fatal(err)
 	}
-	for n := -1; n != 0 && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
-		if n, err = q.Left(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	q.over(ctx, t)
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -322,21 +324,8 @@ func TestRetriedByHand(t *testing.T) {
 			return nil
 		})
 	}()
-	over := func() {
-		t.Helper()
-		for ctx.Err() == nil {
-			n, err := q.Left(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n == 0 {
-				return
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-	}
 	began := time.Now()
-	over()
+	q.over(ctx, t)
 	if took := time.Since(began); took > 5*time.Second {
 		t.Skipf("the machine is busy: the jobs took %v", took)
 	}
@@ -354,7 +343,7 @@ func TestRetriedByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	over()
+	q.over(ctx, t)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
