@@ -224,14 +224,14 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 			l.end(s, shared, op, t, a)
 		}
 	case Renew:
-		if leases.Release(&op.Lease, max(now, s.Now)) {
+		if leases.Release(op.Lease.ID, op.Lease.End, max(now, s.Now)) {
 			a.Lease = op.Lease
 			a.Lease.End = min(max(now, s.Now)+l.Lease, op.Lease.Begin+l.MaxLease)
 			leases.Hold(a.Lease.ID, a.Lease.End)
 			a.Found = a.Lease.End > now
 			for i := range shared {
 				x := &shared[i]
-				if x.Leases.Release(&op.Lease, max(now, x.State.Now)) {
+				if x.Leases.Release(op.Lease.ID, op.Lease.End, max(now, x.State.Now)) {
 					x.Leases.Hold(a.Lease.ID, a.Lease.End)
 				}
 			}

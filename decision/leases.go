@@ -8,7 +8,7 @@ type Leases interface {
 	// Hold adds a lease.
 	Hold(id, end int64)
 	// Release removes a lease. It reports whether it was there and its end is after now.
-	Release(lease *Lease, now int64) bool
+	Release(id, end, now int64) bool
 	// Clear removes all leases.
 	Clear()
 }

@@ -70,7 +70,7 @@ func (l *Limits) Booked(s *State) int64 {
 // counted is Leases that only count.
 type counted int64
 
-func (c counted) Out(int64) int64          { return int64(c) }
-func (counted) Hold(int64, int64)          {}
-func (counted) Release(*Lease, int64) bool { return false }
-func (counted) Clear()                     {}
+func (c counted) Out(int64) int64                { return int64(c) }
+func (counted) Hold(int64, int64)                {}
+func (counted) Release(int64, int64, int64) bool { return false }
+func (counted) Clear()                           {}

@@ -10,11 +10,11 @@ const (
 // giveBack releases the lease of a Settle or a Cancel. It sets Found if the entity had it, and reports whether there is
 // anything to do. An op with no effect must not change the entity, not even its time.
 func (s *State) giveBack(leases Leases, shared []Shared, op *Op, now int64, a *Answer) (any bool) {
-	a.Found = leases.Release(&op.Lease, max(now, s.Now))
+	a.Found = leases.Release(op.Lease.ID, op.Lease.End, max(now, s.Now))
 	any = a.Found
 	for i := range shared {
 		x := &shared[i]
-		x.held = x.Leases.Release(&op.Lease, max(now, x.State.Now))
+		x.held = x.Leases.Release(op.Lease.ID, op.Lease.End, max(now, x.State.Now))
 		any = any || x.held
 	}
 	return any || s.booked(shared, op)

@@ -23,6 +23,8 @@ type Leases struct {
 	last int64
 }
 
+var _ decision.Leases = (*Leases)(nil)
+
 // few leases need no map.
 const few = 32
 
@@ -76,13 +78,13 @@ func (l *Leases) Hold(id, end int64) {
 }
 
 // Release implements [decision.Leases].
-func (l *Leases) Release(lease *decision.Lease, now int64) bool {
+func (l *Leases) Release(id, _, now int64) bool {
 	if l.at != nil {
-		i, ok := l.at[lease.ID]
+		i, ok := l.at[id]
 		return ok && l.remove(i) > now
 	}
 	for i := range l.heap {
-		if l.heap[i].ID == lease.ID {
+		if l.heap[i].ID == id {
 			return l.remove(i) > now
 		}
 	}

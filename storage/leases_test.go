@@ -30,7 +30,7 @@ func TestLeases(t *testing.T) {
 				lease.End -= rnd.Int64N(2) * 500 // renewed since: the ID tells which it is
 				end, held := model[lease.ID]
 				delete(model, lease.ID)
-				if got, want := leases.Release(&lease, now), held && end > now; got != want {
+				if got, want := leases.Release(lease.ID, lease.End, now), held && end > now; got != want {
 					t.Fatalf("seed %d, step %d: Release(%+v) at %d = %t, want %t", seed, step, lease, now, got, want)
 				}
 			case dice < 82:
@@ -80,7 +80,7 @@ func TestLeasesOfNobody(t *testing.T) {
 			leases.Hold(int64(i+1), 1000)
 			leases.Hold(int64(i+1), 2000)
 		}
-		if leases.Release(&decision.Lease{ID: -7, End: 1000}, 0) || leases.Release(&decision.Lease{}, 0) {
+		if leases.Release(-7, 1000, 0) || leases.Release(0, 0, 0) {
 			t.Error("Release of a lease that was never held = true, want false")
 		}
 		if got := leases.Out(1000); got != int64(n) {
@@ -109,11 +109,11 @@ func BenchmarkLeases(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				stale.ID = rnd.Int64N(c.out) + 1
-				if !leases.Release(&stale, 0) {
+				if !leases.Release(stale.ID, stale.End, 0) {
 					b.Fatal("a lease that is out is not found")
 				}
 				leases.Hold(stale.ID, 1_000_000_000+rnd.Int64N(977))
-				if leases.Release(&decision.Lease{ID: -1}, 0) || leases.Out(0) != c.out {
+				if leases.Release(-1, 0, 0) || leases.Out(0) != c.out {
 					b.Fatal("a lease of nobody is found")
 				}
 			}

@@ -13,8 +13,6 @@ type joint struct {
 	parts  []part
 	locked []*shard // each once
 	shared []decision.Shared
-	op     decision.Op
-	answer decision.Answer
 }
 
 // part is one of the keys.
@@ -71,7 +69,7 @@ func (j *joint) find() error {
 }
 
 // store keeps the new state of a key.
-func (j *joint) store(i int, l *decision.Limits, now int64) {
+func (j *joint) store(i int, l *decision.Limits, op *decision.Op, now int64) {
 	p := &j.parts[i]
-	p.shard.store(p.hash, p.entity, l, &j.op, now, p.known)
+	p.shard.store(p.hash, p.entity, l, op, now, p.known)
 }

@@ -31,7 +31,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
@@ -73,8 +72,7 @@ type shard struct {
 	count    int                // of entities
 	most     int                // the most entities since the map was made: maps do not shrink
 	revision storage.Revision   // the last one given; one count for all keys, so a key that comes back repeats none
-	op       decision.Op        // the operation under way: Apply copies it, so that the caller's may stay on a stack
-	_        [128 - (48+unsafe.Sizeof(decision.Op{}))%128]byte
+	_        [128 - 48]byte
 }
 
 // entity is the state of one key.
@@ -181,12 +179,11 @@ func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, wit
 			return err
 		}
 	}
-	sh.op = *op
 	if op.Now == decision.OwnClock {
-		sh.op.Now = now
+		op.Now = now
 	}
-	l.Apply(&e.state, &e.leases, &sh.op, sh.op.Now, a)
-	sh.store(hash, e, l, &sh.op, now, known)
+	l.Apply(&e.state, &e.leases, op, op.Now, a)
+	sh.store(hash, e, l, op, now, known)
 	sh.mu.Unlock()
 	s.forget(now)
 	return nil
@@ -206,21 +203,18 @@ func (s *Storage) applyWithin(key string, l *decision.Limits, within []storage.W
 	now := s.now()
 	err := j.find()
 	if err == nil {
-		j.op = *op
 		if op.Now == decision.OwnClock {
-			j.op.Now = now
+			op.Now = now
 		}
 		for i := range within {
 			e := j.parts[i+1].entity
 			j.shared = append(j.shared, within[i].In(&e.state, &e.leases))
 		}
 		e := j.parts[0].entity
-		j.answer = decision.Answer{}
-		l.ApplyWithin(&e.state, &e.leases, j.shared, &j.op, j.op.Now, &j.answer)
-		*a = j.answer
-		j.store(0, l, now)
+		l.ApplyWithin(&e.state, &e.leases, j.shared, op, op.Now, a)
+		j.store(0, l, op, now)
 		for i := range within {
-			j.store(i+1, within[i].Limits, now)
+			j.store(i+1, within[i].Limits, op, now)
 		}
 	}
 	j.unlock()

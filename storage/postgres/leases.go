@@ -79,15 +79,15 @@ func (l *leases) remove(id int64, c change) {
 
 // Release implements [decision.Leases]. If the lease was not read, Release expects it to be there with the end that its
 // holder knows; the statement checks that.
-func (l *leases) Release(lease *decision.Lease, now int64) bool {
-	id, c := lease.ID, change{none, none}
+func (l *leases) Release(id, end, now int64) bool {
+	c := change{none, none}
 	if changed, ok := l.changes[id]; ok {
 		c = changed
-	} else if end, ok := l.read[id]; ok {
-		c = change{end, end}
+	} else if till, ok := l.read[id]; ok {
+		c = change{till, till}
 	} else if l.read == nil && l.out > 0 && id > 0 {
-		l.unknown = l.unknown || lease.End <= now // it may have been renewed
-		c = change{lease.End, lease.End}
+		l.unknown = l.unknown || end <= now // it may have been renewed
+		c = change{end, end}
 	}
 	if c.ends == none {
 		return false

@@ -4767,8 +4767,8 @@ else
     end
   end
 
-  function Release(lease_ID, lease_Begin, lease_End, lease_Cost_0, lease_Cost_1, lease_Cost_2, lease_Cost_3, now)
-    local bytes, till = pack('<d', lease_ID), nil
+  function Release(id, _, now)
+    local bytes, till = pack('<d', id), nil
     if apart == 1 then
       if adding[bytes] then
         add()
@@ -5098,8 +5098,8 @@ else
     end
   end
 
-  function Release(lease_ID, lease_Begin, lease_End, lease_Cost_0, lease_Cost_1, lease_Cost_2, lease_Cost_3, now)
-    local bytes, till = pack('<d', lease_ID), nil
+  function Release(id, _, now)
+    local bytes, till = pack('<d', id), nil
     if apart == 1 then
       if adding[bytes] then
         add()
@@ -5521,11 +5521,11 @@ end
     if op_Kind == 3 or op_Kind == 4 then
       local any = false
       do
-        a_Found = Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > s_Now and now or s_Now)
+        a_Found = Release(op_Lease_ID, op_Lease_End, now > s_Now and now or s_Now)
         any = a_Found
         for i2 = 0, shared_n - 1 do
           local x2 = shared[i2]
-          x2.held = x2.Leases.Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > x2.State_Now and now or x2.State_Now)
+          x2.held = x2.Leases.Release(op_Lease_ID, op_Lease_End, now > x2.State_Now and now or x2.State_Now)
           any = any or x2.held
         end
         local is2 = any
@@ -8591,7 +8591,7 @@ end
         end
       end
     elseif op_Kind == 5 then
-      if Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > s_Now and now or s_Now) then
+      if Release(op_Lease_ID, op_Lease_End, now > s_Now and now or s_Now) then
         a_Lease_ID = op_Lease_ID
         a_Lease_Begin = op_Lease_Begin
         a_Lease_End = op_Lease_End
@@ -8607,7 +8607,7 @@ end
         a_Found = a_Lease_End > now
         for i2 = 0, shared_n - 1 do
           local x3 = shared[i2]
-          if x3.Leases.Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > x3.State_Now and now or x3.State_Now) then
+          if x3.Leases.Release(op_Lease_ID, op_Lease_End, now > x3.State_Now and now or x3.State_Now) then
             x3.Leases.Hold(a_Lease_ID, a_Lease_End)
           end
         end
