@@ -188,12 +188,14 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer, now int6
 
 // lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is
 // back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again, until after
-// this grain: the line may end days later. Behind the refresh of a longer window there is no line, because that window has
-// told the operations when to come: a line through its intervals would end days later for all.
+// this grain: the line may end days later. A newcomer that lacks only a token does not wait for the line. Behind the refresh of a longer
+// window there is no line, because that window has told the operations when to come: a line through its intervals would end days later
+// for all.
 func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
-	w, here := &l.Windows[l.Shortest], x.fits && x.Limits.grain(slot) <= x.State.Calendars[0].Head
-	keeps := v.back && (here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
-	return !keeps && !x.token && !op.Urgent && slot != op.Ticket.Slot && !l.refreshes(now, slot)
+	w, here := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head
+	keeps := v.back && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
+	soon := x.bound == BoundTokens && v.bound == BoundNone && here
+	return !keeps && !soon && !x.token && !op.Urgent && slot != op.Ticket.Slot && !l.refreshes(now, slot)
 }
 
 // view is the state of an entity as an operation finds it.

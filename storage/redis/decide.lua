@@ -2577,6 +2577,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
   x.refund = 0
   x.overdue = 0
   local late = false
+  local leaves = not back and x.rate >= x.grain
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
     local line2 = x.State_Lines[i2]
@@ -2801,6 +2802,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       local room = is2
       x.room = x.room and room
       x.spare = x.spare and (room or line2.Spare > 4 * (line2.Taken + cost - 1))
+      leaves = leaves and line2.Spare > 4 * (line2.Taken + cost - 1)
     end
   end
   local out2 = x.Leases.Out(now)
@@ -2861,8 +2863,8 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
     x.token, x.overdue = back or due == 0, 0 > min2 and 0 or min2
   elseif x.bound == 0 and not entitled then
     x.bound = 3
-  elseif x.bound == 0 and (x.free < 1 or not back and x.State_AgainUS > now * 1000) then
-    x.bound, x.token = 2, back and x.below or due == 0
+  elseif x.bound == 0 and (x.free < 1 or not back and not leaves and x.State_AgainUS > now * 1000) then
+    x.bound, x.token = 2, back and x.below or due == 0 or leaves
     if out2 >= x.Limits_Tokens then
       local x2 = x.State_LastID
       local x3 = x.State_Held + x.Limits_Guess
@@ -7202,52 +7204,49 @@ end
                       local lined = false
                       do
                         local w = l_Windows[l_Shortest]
-                        local is4 = x2.fits
-                        if is4 then
-                          local max3 = 0
-                          local x4 = slot - x2.Limits_Zero
-                          if x4 > max3 then max3 = x4 end
-                          local y2 = x2.Limits_Grain
-                          is4 = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
-                        end
-                        local here = is4
-                        local is8 = v_back
-                        if is8 then
-                          local is7 = here
-                          if not is7 then
-                            local is6 = v_bound <= 2
-                            if is6 then
-                              local is5 = x2.fits
-                              if not is5 then
+                        local max3 = 0
+                        local x4 = slot - x2.Limits_Zero
+                        if x4 > max3 then max3 = x4 end
+                        local y2 = x2.Limits_Grain
+                        local here = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
+                        local is7 = v_back
+                        if is7 then
+                          local is6 = x2.fits and here
+                          if not is6 then
+                            local is5 = v_bound <= 2
+                            if is5 then
+                              local is4 = x2.fits
+                              if not is4 then
                                 local t2 = slot - w.Offset
                                 local by2 = w.Interval
                                 local t3 = t - w.Offset
                                 local by3 = w.Interval
-                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
-                              is6 = is5
+                              is5 = is4
                             end
-                            is7 = is6
+                            is6 = is5
                           end
-                          is8 = is7
+                          is7 = is6
                         end
-                        local keeps = is8
-                        local is9 = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
-                        if is9 then
+                        local keeps = is7
+                        local soon = x2.bound == 2 and v_bound == 0 and here
+                        local is8 = not keeps and not soon and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        if is8 then
                           local refreshes = false
                           do
                             local done
                             for i3 = 0, l_Windows_n - 1 do
                               local w2 = l_Windows[i3]
-                              local is9 = w2.Interval > l_Windows[l_Shortest].Interval
-                              if is9 then
+                              local is8 = w2.Interval > l_Windows[l_Shortest].Interval
+                              if is8 then
                                 local t4 = slot - w2.Offset
                                 local by4 = w2.Interval
                                 local t5 = t - w2.Offset
                                 local by5 = w2.Interval
-                                is9 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
-                              if is9 then
+                              if is8 then
                                 refreshes = true
                                 done = true
                                 break
@@ -7257,9 +7256,9 @@ end
                               refreshes = false
                             end
                           end
-                          is9 = not refreshes
+                          is8 = not refreshes
                         end
-                        lined = is9
+                        lined = is8
                       end
                       is4 = lined
                     end
@@ -7868,52 +7867,49 @@ end
                       local lined = false
                       do
                         local w = l_Windows[l_Shortest]
-                        local is4 = x2.fits
-                        if is4 then
-                          local max2 = 0
-                          local x3 = slot - x2.Limits_Zero
-                          if x3 > max2 then max2 = x3 end
-                          local y = x2.Limits_Grain
-                          is4 = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
-                        end
-                        local here = is4
-                        local is8 = v_back
-                        if is8 then
-                          local is7 = here
-                          if not is7 then
-                            local is6 = v_bound <= 2
-                            if is6 then
-                              local is5 = x2.fits
-                              if not is5 then
+                        local max2 = 0
+                        local x3 = slot - x2.Limits_Zero
+                        if x3 > max2 then max2 = x3 end
+                        local y = x2.Limits_Grain
+                        local here = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
+                        local is7 = v_back
+                        if is7 then
+                          local is6 = x2.fits and here
+                          if not is6 then
+                            local is5 = v_bound <= 2
+                            if is5 then
+                              local is4 = x2.fits
+                              if not is4 then
                                 local t2 = slot - w.Offset
                                 local by2 = w.Interval
                                 local t3 = t - w.Offset
                                 local by3 = w.Interval
-                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
-                              is6 = is5
+                              is5 = is4
                             end
-                            is7 = is6
+                            is6 = is5
                           end
-                          is8 = is7
+                          is7 = is6
                         end
-                        local keeps = is8
-                        local is9 = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
-                        if is9 then
+                        local keeps = is7
+                        local soon = x2.bound == 2 and v_bound == 0 and here
+                        local is8 = not keeps and not soon and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        if is8 then
                           local refreshes = false
                           do
                             local done
                             for i4 = 0, l_Windows_n - 1 do
                               local w2 = l_Windows[i4]
-                              local is9 = w2.Interval > l_Windows[l_Shortest].Interval
-                              if is9 then
+                              local is8 = w2.Interval > l_Windows[l_Shortest].Interval
+                              if is8 then
                                 local t4 = slot - w2.Offset
                                 local by4 = w2.Interval
                                 local t5 = t - w2.Offset
                                 local by5 = w2.Interval
-                                is9 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
-                              if is9 then
+                              if is8 then
                                 refreshes = true
                                 done = true
                                 break
@@ -7923,9 +7919,9 @@ end
                               refreshes = false
                             end
                           end
-                          is9 = not refreshes
+                          is8 = not refreshes
                         end
-                        lined = is9
+                        lined = is8
                       end
                       is4 = lined
                     end

@@ -1,0 +1,87 @@
+package lab
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// Callers of GetDelay, and messages whose tickets are lost, come back as newcomers. In a shared limit with tokens they get the capacity
+// that their own bookings leave, too, and ask again soon if only a token is short.
+func TestSharedBookingsNobodyUses(t *testing.T) {
+	const messages = 1500
+	minute := drip.Limit{Size: 500, RefreshInterval: time.Minute, Concurrency: 20}
+	second := drip.Limit{Size: 100, RefreshRate: 20, RefreshInterval: time.Second, Concurrency: 2}
+	for _, c := range []struct {
+		name           string
+		limit          drip.Limit
+		operation      time.Duration
+		getDelay, lost float64 // parts of the messages; below zero the part of the entities
+		most           time.Duration
+	}{
+		{"tickets", minute, 100 * time.Millisecond, 0, 0, 2*time.Minute + 5*time.Second},
+		{"half GetDelay", minute, 100 * time.Millisecond, 0.5, 0, 3*time.Minute + 5*time.Second},
+		{"most GetDelay", minute, 100 * time.Millisecond, 0.9, 0, 3*time.Minute + 5*time.Second},
+		{"all GetDelay", minute, 100 * time.Millisecond, 1, 0, 2*time.Minute + 10*time.Second},
+		{"half lost", minute, 100 * time.Millisecond, 0, 0.5, 3*time.Minute + 5*time.Second},
+		{"all lost", minute, 100 * time.Millisecond, 0, 1, 3*time.Minute + 5*time.Second},
+		{"two entities of GetDelay", second, 20 * time.Millisecond, -0.67, 0, 80 * time.Second},
+		{"two entities lose tickets", second, 20 * time.Millisecond, 0, -0.67, 80 * time.Second},
+	} {
+		now, rnd, events := Begin.UnixMilli(), rand.New(rand.NewPCG(1, 1)), events{}
+		bucket, err := drip.New(drip.Options{
+			Size: 1 << 30, Concurrency: plenty, Shared: map[string]drip.Limit{"app": c.limit},
+			Start: time.UnixMilli(0), Clock: func() time.Time { return time.UnixMilli(now) },
+		})
+		ok(t, err)
+		asked, ran, last := 0, 0, int64(0)
+		for i := range messages {
+			entity := i % 3
+			is := func(part float64) bool { return part < 0 && float64(entity) < -3*part || rnd.Float64() < part }
+			name, getDelay, lost := strconv.Itoa(entity), is(c.getDelay), is(c.lost)
+			var ask func(drip.Ticket)
+			ask = func(ticket drip.Ticket) {
+				var a drip.Admission
+				var err error
+				if getDelay {
+					a.Delay, err = bucket.GetDelay(t.Context(), name)
+				} else {
+					a, err = bucket.Admit(t.Context(), name, drip.Request{Ticket: ticket})
+				}
+				ok(t, err)
+				if lost {
+					a.Ticket = drip.Ticket{}
+				}
+				if a.Delay > 0 {
+					asked++
+					events.add(now+a.Delay.Milliseconds()+rnd.Int64N(21), func() { ask(a.Ticket) })
+					return
+				}
+				ran++
+				last = max(last, now)
+				events.addEnd(now+int64(rnd.ExpFloat64()*float64(c.operation.Milliseconds())), func() {
+					if getDelay {
+						ok(t, bucket.ReturnToken(t.Context(), name))
+					} else {
+						ok(t, bucket.Settle(t.Context(), name, a.Lease, 1))
+					}
+				})
+			}
+			events.add(now+int64(i)/10, func() { ask(drip.Ticket{}) })
+		}
+		for range 50 * messages {
+			if e, any := events.next(); any {
+				now = e.at
+				e.do()
+			}
+		}
+		took, mean := time.Duration(last-Begin.UnixMilli())*time.Millisecond, float64(asked)/messages
+		t.Logf("%s: %v, %.2f postponements", c.name, took, mean)
+		if ran < messages || took > c.most || mean > 3 {
+			t.Errorf("%s: %d of %d in %v, %.2f postponements; want at most %v and 3", c.name, ran, messages, took, mean, c.most)
+		}
+	}
+}
