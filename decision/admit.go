@@ -194,7 +194,7 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer, now int6
 func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
 	w, here := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head
 	keeps := v.back && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
-	soon := x.bound == BoundTokens && v.bound == BoundNone && here
+	soon := !v.back && x.bound == BoundTokens && v.bound == BoundNone && here
 	return !keeps && !soon && !x.token && !op.Urgent && slot != op.Ticket.Slot && !l.refreshes(now, slot)
 }
 

@@ -118,14 +118,14 @@ func (x *Shared) expects(booked, window int64) int64 {
 // in returns the time in a grain at which the next unit has its turn. Units beyond the rate of a full grain displace others from
 // its beginning on.
 func (x *Shared) in(n int64) int64 {
-	c, w := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest]
-	at := x.Limits.begin(n)
+	c, w, after := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest], int64(0)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-		at += x.expects(c.at(n)%x.rate, x.Limits.Shortest) / w.Rate * w.Interval % c.Grain
-	} else if c.holds(n) && x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
-		at += c.at(n) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
+		after = x.expects(c.at(n)%x.rate, x.Limits.Shortest) / w.Rate * w.Interval % c.Grain
 	}
-	return at
+	if c.holds(n) && x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
+		after = max(after, c.at(n)%x.rate/max(1, x.units)*x.Limits.pace(x.State)/1000)
+	}
+	return x.Limits.begin(n) + after
 }
 
 // holds reports whether a time is in the calendar.

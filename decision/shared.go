@@ -99,8 +99,8 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
 	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
 	x.token, x.wait, x.refund, x.overdue = false, l.pace(s), 0, 0
-	late := false                        // a window is short, and its refresh comes first
-	leaves := !back && x.rate >= x.grain // booked operations do not come, and newcomers take their place, also for a token
+	late := false                                      // a window is short, and its refresh comes first
+	leaves := !back && !op.Urgent && x.rate >= x.grain // booked operations do not come, and newcomers take their place, also for a token
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost, left := op.Cost[w.Unit], line.Left-x.passing(w, op, back)
@@ -118,7 +118,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 			room := s.LastID == 0 || all-x.reserved(int64(i), now) >= x.expects(due, int64(i))+cost
 			x.room = x.room && room
 			x.spare = x.spare && (room || line.spares(cost))
-			leaves = leaves && line.spares(cost)
+			leaves = leaves && (line.spares(cost) || room && w.Interval > c.Grain)
 		}
 	}
 	out := x.Leases.Out(now)

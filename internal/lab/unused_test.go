@@ -15,6 +15,8 @@ func TestSharedBookingsNobodyUses(t *testing.T) {
 	const messages = 1500
 	minute := drip.Limit{Size: 500, RefreshInterval: time.Minute, Concurrency: 20}
 	second := drip.Limit{Size: 100, RefreshRate: 20, RefreshInterval: time.Second, Concurrency: 2}
+	tokens := drip.Limit{Size: 500, RefreshRate: 500, RefreshInterval: 100 * time.Millisecond, Concurrency: 1}
+	longer := drip.Limit{Size: 100, RefreshInterval: 5 * time.Second, Concurrency: 3, Windows: []drip.Window{{Size: 5000, RefreshInterval: 5 * time.Minute}}}
 	for _, c := range []struct {
 		name           string
 		limit          drip.Limit
@@ -30,6 +32,8 @@ func TestSharedBookingsNobodyUses(t *testing.T) {
 		{"all lost", minute, 100 * time.Millisecond, 0, 1, 3*time.Minute + 5*time.Second},
 		{"two entities of GetDelay", second, 20 * time.Millisecond, -0.67, 0, 80 * time.Second},
 		{"two entities lose tickets", second, 20 * time.Millisecond, 0, -0.67, 80 * time.Second},
+		{"all lost, tokens are short", tokens, 20 * time.Millisecond, 0, 1, 90 * time.Second},
+		{"all lost, a longer window", longer, 5 * time.Millisecond, 0, 1, 100 * time.Second},
 	} {
 		now, rnd, events := Begin.UnixMilli(), rand.New(rand.NewPCG(1, 1)), events{}
 		bucket, err := drip.New(drip.Options{

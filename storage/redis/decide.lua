@@ -2577,7 +2577,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
   x.refund = 0
   x.overdue = 0
   local late = false
-  local leaves = not back and x.rate >= x.grain
+  local leaves = not back and not op_Urgent and x.rate >= x.grain
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
     local line2 = x.State_Lines[i2]
@@ -2802,7 +2802,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       local room = is2
       x.room = x.room and room
       x.spare = x.spare and (room or line2.Spare > 4 * (line2.Taken + cost - 1))
-      leaves = leaves and line2.Spare > 4 * (line2.Taken + cost - 1)
+      leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost - 1) or room and w.Interval > c2.Grain)
     end
   end
   local out2 = x.Leases.Out(now)
@@ -3327,7 +3327,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
     do
       local c3 = x.State_Calendars[0]
       local w = x.Limits_Windows[x.Limits_Shortest]
-      local at2 = n2 * x.Limits_Grain + x.Limits_Zero
+      local after2 = 0
       local is2 = n2 >= c3.Head and n2 < c3.Head + 1024
       if is2 then
         local i2 = w.Unit
@@ -3365,8 +3365,9 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
           expects = (x7 - x7 % y4) / y4
         end
         local y3 = w.Rate
-        at2 = at2 + (expects - expects % y3) / y3 * w.Interval % c3.Grain
-      elseif n2 >= c3.Head and n2 < c3.Head + 1024 and x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+        after2 = (expects - expects % y3) / y3 * w.Interval % c3.Grain
+      end
+      if n2 >= c3.Head and n2 < c3.Head + 1024 and x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
         local x5 = c3.Units.At(n2 - c3.Head) % x.rate
         local y3 = 1 > x.units and 1 or x.units
         local pace = 0
@@ -3383,9 +3384,10 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
           pace = max5
         end
         local x6 = (x5 - x5 % y3) / y3 * pace
-        at2 = at2 + (x6 - x6 % 1000) / 1000
+        local x7 = (x6 - x6 % 1000) / 1000
+        if x7 > after2 then after2 = x7 end
       end
-      in2 = at2
+      in2 = n2 * x.Limits_Grain + x.Limits_Zero + after2
     end
     is2 = in2 + x.Limits_Windows[x.Limits_Shortest].Interval <= t
   end
@@ -4323,7 +4325,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
               local n6 = at2 > fair and at2 or fair
               local c7 = x.State_Calendars[0]
               local w = x.Limits_Windows[x.Limits_Shortest]
-              local at3 = n6 * x.Limits_Grain + x.Limits_Zero
+              local after2 = 0
               local is5 = n6 >= c7.Head and n6 < c7.Head + 1024
               if is5 then
                 local i2 = w.Unit
@@ -4361,8 +4363,9 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   expects = (x12 - x12 % y8) / y8
                 end
                 local y7 = w.Rate
-                at3 = at3 + (expects - expects % y7) / y7 * w.Interval % c7.Grain
-              elseif n6 >= c7.Head and n6 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n6 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                after2 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
+              end
+              if n6 >= c7.Head and n6 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n6 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
                 local x10 = c7.Units.At(n6 - c7.Head) % x.rate
                 local y7 = 1 > x.units and 1 or x.units
                 local pace = 0
@@ -4379,9 +4382,10 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   pace = max8
                 end
                 local x11 = (x10 - x10 % y7) / y7 * pace
-                at3 = at3 + (x11 - x11 % 1000) / 1000
+                local x12 = (x11 - x11 % 1000) / 1000
+                if x12 > after2 then after2 = x12 end
               end
-              in2 = at3
+              in2 = n6 * x.Limits_Grain + x.Limits_Zero + after2
             end
             first2 = t > in2 and t or in2
           else
@@ -7230,7 +7234,7 @@ end
                           is7 = is6
                         end
                         local keeps = is7
-                        local soon = x2.bound == 2 and v_bound == 0 and here
+                        local soon = not v_back and x2.bound == 2 and v_bound == 0 and here
                         local is8 = not keeps and not soon and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                         if is8 then
                           local refreshes = false
@@ -7893,7 +7897,7 @@ end
                           is7 = is6
                         end
                         local keeps = is7
-                        local soon = x2.bound == 2 and v_bound == 0 and here
+                        local soon = not v_back and x2.bound == 2 and v_bound == 0 and here
                         local is8 = not keeps and not soon and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                         if is8 then
                           local refreshes = false
