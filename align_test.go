@@ -407,3 +407,119 @@ func TestCalendarOfEveryHour(t *testing.T) {
 		}
 	}
 }
+
+// An entity that is idle for many days, weeks or months gains the capacity of all of them, as in intervals of one length.
+func TestCalendarAfterManyIntervals(t *testing.T) {
+	berlin := zone(t, "Europe/Berlin")
+	begin := time.Date(2026, 1, 15, 12, 0, 0, 0, berlin)
+	for _, c := range []struct {
+		align        drip.Alignment
+		size, rate   int
+		months, days int // idle
+		cost         int // of the operation before, for which all capacity was charged
+		want         int
+		changedLimit bool
+	}{
+		{align: drip.Daily(time.UTC), size: 1000, rate: 100, days: 5, cost: 1000, want: 500},
+		{align: drip.Daily(berlin), size: 1000, rate: 100, days: 5, cost: 1000, want: 500},
+		{align: drip.Daily(berlin), size: 1000, rate: 10, days: 98, cost: 1000, want: 980},
+		{align: drip.Daily(berlin), size: 1000, rate: 100, days: 98, cost: 1000, want: 1000},
+		{align: drip.Weekly(berlin), size: 1000, rate: 100, days: 7 * 9, cost: 1000, want: 900},
+		{align: drip.Monthly(nil), size: 1200, rate: 100, months: 6, cost: 1200, want: 600},
+		{align: drip.Monthly(berlin), size: 1200, rate: 100, months: 11, cost: 1200, want: 1100},
+		{align: drip.Monthly(berlin), size: 100, rate: 100, months: 2, cost: 300, want: 0},
+		{align: drip.Monthly(berlin), size: 100, rate: 100, months: 3, cost: 300, want: 100},
+		{align: drip.Daily(berlin), size: 100, rate: 100, days: 3, cost: 350, want: 50},
+		{align: drip.Daily(berlin), size: 100, rate: 100, days: 3, cost: 350, want: 10, changedLimit: true}, // by the lower of both,
+	} {
+		now, size := begin, c.size
+		b, err := drip.New(drip.Options{
+			Concurrency: 10, Start: time.UnixMilli(0), Clock: func() time.Time { return now },
+			Limits: func(context.Context, string) (drip.Limit, error) {
+				return drip.Limit{Size: size, RefreshRate: min(c.rate, size), Align: c.align}, nil
+			},
+			Align: c.align,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := b.Admit(t.Context(), "shop", drip.Request{Cost: c.size})
+		if err != nil || a.Delay > 0 {
+			t.Fatal(a, err)
+		}
+		if err := b.Settle(t.Context(), "shop", a.Lease, c.cost); err != nil {
+			t.Fatal(err)
+		}
+		if c.changedLimit {
+			size = 90
+		}
+		now = now.AddDate(0, c.months, c.days)
+		got, err := b.Inspect(t.Context(), "shop")
+		if err != nil || max(0, got.Windows[0].Capacity) != c.want {
+			t.Errorf("%v, %d and %d an interval, after %d months and %d days: %d, %v; want %d", c.align, c.size, c.rate, c.months, c.days, got.Windows[0].Capacity, err, c.want)
+		}
+	}
+}
+
+// No interval of a calendar is so much longer than another that a bucket would be forgotten before it is full.
+func TestCalendarIsNotForgotten(t *testing.T) {
+	berlin := zone(t, "Europe/Berlin")
+	for _, c := range []struct {
+		align        drip.Alignment
+		at           time.Time
+		months, days int
+	}{
+		{drip.Daily(berlin), time.Date(2026, 3, 29, 12, 0, 0, 0, berlin), 0, 98}, // of 23 hours
+		{drip.Monthly(berlin), time.Date(2026, 2, 10, 0, 0, 0, 0, berlin), 98, 0},
+	} {
+		now, s := c.at, &stored{Storage: memory.New()}
+		clock := func() time.Time { return now }
+		b, err := drip.New(drip.Options{Size: 1000, RefreshRate: 10, Align: c.align, Concurrency: 10, Storage: s, Clock: clock, Start: time.UnixMilli(0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := b.Admit(t.Context(), "shop", drip.Request{Cost: 1000})
+		if err != nil || a.Delay > 0 {
+			t.Fatal(a, err)
+		}
+		if err := b.Settle(t.Context(), "shop", a.Lease, 1000); err != nil {
+			t.Fatal(err)
+		}
+		until := time.UnixMilli(s.last.Until)
+		if full := c.at.AddDate(0, c.months, c.days); until.Before(full) {
+			t.Errorf("%v: it is forgotten at %v, and full after %v", c.align, until, full)
+		}
+	}
+}
+
+// A raised quota of a calendar stays raised in days and months of another length.
+func TestRaiseOfACalendar(t *testing.T) {
+	berlin := zone(t, "Europe/Berlin")
+	for _, c := range []struct {
+		align  drip.Alignment
+		pinned time.Duration
+		begin  time.Time
+		months int
+	}{
+		{drip.Daily(berlin), 24 * time.Hour, time.Date(2026, 3, 28, 12, 0, 0, 0, berlin), 0},
+		{drip.Daily(berlin), 24 * time.Hour, time.Date(2026, 10, 24, 12, 0, 0, 0, berlin), 0},
+		{drip.Monthly(berlin), 28 * 24 * time.Hour, time.Date(2026, 2, 3, 12, 0, 0, 0, berlin), 1},
+		{drip.Monthly(berlin), 31 * 24 * time.Hour, time.Date(2026, 1, 3, 12, 0, 0, 0, berlin), 1},
+	} {
+		now := c.begin
+		b := buckettest.New(t, drip.Options{Size: 10, Align: c.align, Concurrency: 1000, Start: time.UnixMilli(0), Clock: func() time.Time { return now }})
+		ok(t, b.Pin(t.Context(), "shop", drip.Pin{Window: drip.Window{Size: 100, RefreshInterval: c.pinned}, Raise: true}))
+		for range 3 {
+			a, err := b.Admit(t.Context(), "shop", drip.Request{Cost: 10})
+			ok(t, err)
+			if got, err := b.Inspect(t.Context(), "shop"); a.Delay > 0 || err != nil || got.Windows[0].Capacity != 90 {
+				t.Errorf("%v at %v: %v, %d left, %v; want 90 of 100", c.align, now, a.Delay, got.Windows[0].Capacity, err)
+			}
+			ok(t, b.Settle(t.Context(), "shop", a.Lease, 10))
+			now = now.AddDate(0, c.months, 0)
+			if c.months == 0 {
+				now = now.AddDate(0, 0, 1)
+			}
+		}
+	}
+}

@@ -344,3 +344,22 @@ func ok(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// The time of an entity does not run backwards, so a lease that has ended by it is not out again when a clock steps back.
+func TestInspectAfterAStepBack(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	b := buckettest.New(t, drip.Options{Concurrency: 1, Lease: time.Second, Start: time.UnixMilli(0), Clock: func() time.Time { return now }})
+	_, err := b.Admit(t.Context(), "shop", drip.Request{}) // its holder dies
+	ok(t, err)
+	now = now.Add(3 * time.Second)
+	ok(t, b.Pause(t.Context(), "shop", time.Millisecond))
+	ok(t, b.Resume(t.Context(), "shop"))
+	now = now.Add(-2500 * time.Millisecond)
+	got, err := b.Inspect(t.Context(), "shop")
+	ok(t, err)
+	a, err := b.Admit(t.Context(), "shop", drip.Request{})
+	ok(t, err)
+	if a.Delay != got.Delay || a.Bound != got.Bound || got.InUse > 0 || len(got.Leases) > 0 {
+		t.Errorf("Inspect: %v, %v, %d in use; then Admit: %v, %v", got.Delay, got.Bound, got.InUse, a.Delay, a.Bound)
+	}
+}

@@ -145,15 +145,19 @@ func (b *Bucket) read(ctx context.Context, entityID string) (storage.Entry, erro
 }
 
 // outAt returns how many leases of an entry are out at a time: a storage keeps leases that have ended until the next
-// decision.
+// decision. The time of an entity does not run backwards.
 func outAt(e *storage.Entry, now int64) int64 {
-	out := e.Out
+	return e.Out - int64(len(e.Leases)) + int64(len(heldAt(e, now)))
+}
+
+// heldAt returns the listed leases of an entry that are out at a time.
+func heldAt(e *storage.Entry, now int64) (held []storage.Held) {
 	for _, h := range e.Leases {
-		if h.End <= now {
-			out--
+		if h.End > max(now, e.State.Now) {
+			held = append(held, h)
 		}
 	}
-	return out
+	return held
 }
 
 // told is a Status, and the number of the shared limit that binds.
@@ -166,10 +170,8 @@ func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decisi
 	s := &e.State
 	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Tokens != 0}
 	out := outAt(e, now)
-	for _, h := range e.Leases {
-		if h.End > now {
-			status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
-		}
+	for _, h := range heldAt(e, now) {
+		status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
 	}
 	status.Pin, status.PinnedUntil = pinOf(s, units, now)
 	a, then := l.Newcomer(s, out, shared, now)

@@ -84,7 +84,11 @@ func (l *Limits) derive() {
 	l.Fill, l.Mixed, l.Shortest = 0, 0, 0
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/w.Interval)*w.Interval)
+		longest := w.Interval
+		if w.Series != 0 { // a day may follow that is two hours longer, or a month that is three days longer
+			longest += w.Interval / 8
+		}
+		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/longest)*longest)
 		if w.Unit > 0 {
 			l.Mixed = 1
 		}

@@ -94,7 +94,7 @@ func (l *Limits) pin(s *State, op *Op, now int64) {
 		if pinned && p.Limit.Window.Size > 0 {
 			for i := range l.Windows {
 				w := &l.Windows[i]
-				if p.Limit.Raise == 1 && w.Interval == p.Limit.Window.Interval && w.Unit == p.Limit.Window.Unit && p.Window.Size == 0 {
+				if p.Limit.Raise == 1 && w.like(&p.Limit.Window) && p.Window.Size == 0 {
 					p.Window = *w
 					l.Windows[i] = Window{
 						Size: max(w.Size, p.Limit.Window.Size), Rate: max(w.Rate, p.Limit.Window.Rate), Interval: w.Interval, Offset: w.Offset,
@@ -119,6 +119,12 @@ func (l *Limits) pin(s *State, op *Op, now int64) {
 		}
 		l.derive()
 	}
+}
+
+// like reports whether two windows have the same unit and the same interval. Days have 23 to 25 hours, and months 28 to 31 days.
+func (w *Window) like(pinned *Window) bool {
+	differ := max(w.Interval-pinned.Interval, pinned.Interval-w.Interval)
+	return w.Unit == pinned.Unit && (differ == 0 || w.Series != 0 && differ <= pinned.Interval/8)
 }
 
 // own returns the number of windows without the pinned one.

@@ -35,10 +35,15 @@ func (w *Window) gain(s *State, left, from, to int64) int64 {
 	if n <= 0 {
 		return left
 	}
-	if n > (w.Size-left)/w.Rate {
-		return w.Size
+	return filled(left, n, w.Rate, w.Size)
+}
+
+// filled returns the capacity of a window that had left, n intervals later.
+func filled(left, n, rate, size int64) int64 {
+	if n > (size-left)/rate {
+		return size
 	}
-	return left + n*w.Rate
+	return left + n*rate
 }
 
 // past is gain up to now, by a window that may not have been in force all the time. Of a Series it counts only the
@@ -58,6 +63,29 @@ func (w *Window) turns(s *State, from, now int64) int64 {
 	}
 	if since < w.Offset+w.Interval && w.Offset+w.Interval <= now {
 		turns++
+	}
+	return turns
+}
+
+const (
+	day   = 86_400_000
+	month = 2_629_746_000 // the average of the calendar
+)
+
+// begun returns how many intervals of a Series have begun since the last decision, of which old is the window. One of the callers may be
+// in the next interval. Between the two windows are whole days, weeks or months. While the entity was closed for longer than old lasts,
+// begun counts the times that w knows.
+func (w *Window) begun(old *Window, s *State, now int64) int64 {
+	turns := max(w.turns(s, s.Now, now), old.turns(s, s.Now, now))
+	if w.since(s, s.Now) > s.Now {
+		return turns
+	}
+	length := (w.Interval + day/2) / day * day
+	if length > 7*day {
+		length = month
+	}
+	if length > 0 {
+		turns = max(turns, floor(w.Offset-old.Offset+length/2, length)+floor(now-w.Offset, w.Interval)-floor(s.Now-old.Offset, old.Interval))
 	}
 	return turns
 }
@@ -142,7 +170,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 func (line *Line) usual(s *State) int64 { return line.Estimated / max(1, min(s.Ended, most)) }
 
 // remembered is how long a State keeps the Line of a window that is left out, after the last decision: 31 days.
-const remembered = 31 * 86_400_000
+const remembered = 31 * day
 
 // changed reports whether the windows differ from the windows of the last decision.
 func (l *Limits) changed(s *State) bool {
@@ -200,12 +228,12 @@ func (l *Limits) adopt(s *State, now int64) {
 			if w.counts(&line.Window) {
 				line.resize(s, w, now)
 			} else if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
-				turns := max(w.turns(s, s.Now, now), line.Window.turns(s, s.Now, now))
+				turns := w.begun(&line.Window, s, now)
+				line.Left = left
 				if turns > 0 {
 					line.measure(&line.Window, s, now)
-					line.Over = 0
+					line.Left, line.Over = filled(left, turns, min(w.Rate, line.Window.Rate), line.Window.Size), 0
 				}
-				line.Left = min(left+turns*min(w.Rate, line.Window.Rate), line.Window.Size)
 			} else if w.Series != 0 || line.Window.Series != 0 {
 				line.Left = min(line.Window.past(s, left, s.Now, now), w.past(s, left, s.Now, now))
 			} else {
@@ -278,13 +306,13 @@ func (line *Line) resize(s *State, w *Window, now int64) {
 	old := line.Window
 	turns, rate := w.interval(now)-w.interval(s.Now), old.Rate
 	if w.Series != 0 { // one of the callers is in the next interval
-		turns = max(w.turns(s, s.Now, now), old.turns(s, s.Now, now))
+		turns = w.begun(&old, s, now)
 	}
 	if line.Left < 0 { // nobody knows when the limit has changed
 		rate = min(w.Rate, old.Rate)
 	}
 	if turns > 0 {
-		line.Left, line.Over = min(line.Left+min(turns, MostUnits/rate)*rate, old.Size), 0
+		line.Left, line.Over = filled(line.Left, turns, rate, old.Size), 0
 	}
 	more := w.Size - old.Size
 	if line.Left < 0 {

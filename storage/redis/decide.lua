@@ -218,13 +218,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
             if n2 <= 0 then
               gain = pinned2_Left
             else
-              local x2 = w.Size - pinned2_Left
-              local y = w.Rate
-              if n2 > (x2 - x2 % y) / y then
-                gain = w.Size
-              else
-                gain = pinned2_Left + n2 * w.Rate
+              local filled = 0
+              do
+                local rate = w.Rate
+                local size = w.Size
+                local x2 = size - pinned2_Left
+                if n2 > (x2 - x2 % rate) / rate then
+                  filled = size
+                else
+                  filled = pinned2_Left + n2 * rate
+                end
               end
+              gain = filled
             end
           end
         end
@@ -287,13 +292,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
             if n2 <= 0 then
               gain = left
             else
-              local x2 = line2.Window_Size - left
-              local y = line2.Window_Rate
-              if n2 > (x2 - x2 % y) / y then
-                gain = line2.Window_Size
-              else
-                gain = left + n2 * line2.Window_Rate
+              local filled = 0
+              do
+                local rate = line2.Window_Rate
+                local size = line2.Window_Size
+                local x2 = size - left
+                if n2 > (x2 - x2 % rate) / rate then
+                  filled = size
+                else
+                  filled = left + n2 * rate
+                end
               end
+              gain = filled
             end
           end
         end
@@ -323,31 +333,55 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               local turns = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
               local rate = old_Rate
               if w.Series ~= 0 then
-                local turns2 = 0
+                local begun = 0
                 do
-                  local since = 0
+                  local turns2 = 0
                   do
-                    if w.Size > w.Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
                     end
+                    local since2 = since
+                    local turns3 = 0
+                    if since2 < w.Offset and w.Offset <= now then
+                      turns3 = turns3 + 1
+                    end
+                    if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                      turns3 = turns3 + 1
+                    end
+                    turns2 = turns3
                   end
-                  local since2 = since
                   local turns3 = 0
-                  if since2 < w.Offset and w.Offset <= now then
-                    turns3 = turns3 + 1
+                  do
+                    local since = 0
+                    do
+                      if old_Size > old_Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local since2 = since
+                    local turns4 = 0
+                    if since2 < old_Offset and old_Offset <= now then
+                      turns4 = turns4 + 1
+                    end
+                    if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
+                      turns4 = turns4 + 1
+                    end
+                    turns3 = turns4
                   end
-                  if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-                    turns3 = turns3 + 1
-                  end
-                  turns2 = turns3
-                end
-                local turns3 = 0
-                do
+                  local turns4 = turns2 > turns3 and turns2 or turns3
                   local since = 0
                   do
                     if w.Size > w.Rate then
@@ -359,51 +393,42 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                       since = s_Now
                     end
                   end
-                  local since2 = since
-                  local turns4 = 0
-                  if since2 < w.Offset and w.Offset <= now then
-                    turns4 = turns4 + 1
-                  end
-                  if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-                    turns4 = turns4 + 1
-                  end
-                  turns3 = turns4
-                end
-                local turns4 = 0
-                do
-                  local since = 0
-                  do
-                    if old_Size > old_Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
+                  if since > s_Now then
+                    begun = turns4
+                  else
+                    local x2 = w.Interval + 43200000
+                    local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
+                    if length2 > 604800000 then
+                      length2 = 2629746000
                     end
+                    if length2 > 0 then
+                      local t3 = w.Offset - old_Offset + (length2 - length2 % 2) / 2
+                      local t4 = now - w.Offset
+                      local by4 = w.Interval
+                      local t5 = s_Now - old_Offset
+                      local x3 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % old_Interval) / old_Interval
+                      if x3 > turns4 then turns4 = x3 end
+                    end
+                    begun = turns4
                   end
-                  local since2 = since
-                  local turns5 = 0
-                  if since2 < old_Offset and old_Offset <= now then
-                    turns5 = turns5 + 1
-                  end
-                  if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
-                    turns5 = turns5 + 1
-                  end
-                  turns4 = turns5
                 end
-                turns = turns3 > turns4 and turns3 or turns4
+                turns = begun
               end
               if line2.Left < 0 then
                 rate = w.Rate < old_Rate and w.Rate or old_Rate
               end
               if turns > 0 then
-                local min2 = turns
-                local x2 = (1099511627776 - 1099511627776 % rate) / rate
-                if x2 < min2 then min2 = x2 end
-                local min3 = line2.Left + min2 * rate
-                if old_Size < min3 then min3 = old_Size end
-                line2.Left, line2.Over = min3, 0
+                local filled = 0
+                do
+                  local left2 = line2.Left
+                  local x2 = old_Size - left2
+                  if turns > (x2 - x2 % rate) / rate then
+                    filled = old_Size
+                  else
+                    filled = left2 + turns * rate
+                  end
+                end
+                line2.Left, line2.Over = filled, 0
               end
               local more2 = w.Size - old_Size
               if line2.Left < 0 then
@@ -422,8 +447,55 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               end
             end
           elseif w.Series ~= 0 and w.Series == line2.Window_Series then
-            local turns = 0
+            local begun = 0
             do
+              local turns = 0
+              do
+                local since = 0
+                do
+                  if w.Size > w.Rate then
+                    local max2 = s_Now
+                    local x2 = s_Closed - 1
+                    if x2 > max2 then max2 = x2 end
+                    since = max2
+                  else
+                    since = s_Now
+                  end
+                end
+                local since2 = since
+                local turns2 = 0
+                if since2 < w.Offset and w.Offset <= now then
+                  turns2 = turns2 + 1
+                end
+                if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                  turns2 = turns2 + 1
+                end
+                turns = turns2
+              end
+              local turns2 = 0
+              do
+                local since = 0
+                do
+                  if line2.Window_Size > line2.Window_Rate then
+                    local max2 = s_Now
+                    local x2 = s_Closed - 1
+                    if x2 > max2 then max2 = x2 end
+                    since = max2
+                  else
+                    since = s_Now
+                  end
+                end
+                local since2 = since
+                local turns3 = 0
+                if since2 < line2.Window_Offset and line2.Window_Offset <= now then
+                  turns3 = turns3 + 1
+                end
+                if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
+                  turns3 = turns3 + 1
+                end
+                turns2 = turns3
+              end
+              local turns3 = turns > turns2 and turns or turns2
               local since = 0
               do
                 if w.Size > w.Rate then
@@ -435,41 +507,29 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                   since = s_Now
                 end
               end
-              local since2 = since
-              local turns2 = 0
-              if since2 < w.Offset and w.Offset <= now then
-                turns2 = turns2 + 1
-              end
-              if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-                turns2 = turns2 + 1
-              end
-              turns = turns2
-            end
-            local turns2 = 0
-            do
-              local since = 0
-              do
-                if line2.Window_Size > line2.Window_Rate then
-                  local max2 = s_Now
-                  local x2 = s_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
-                else
-                  since = s_Now
+              if since > s_Now then
+                begun = turns3
+              else
+                local x2 = w.Interval + 43200000
+                local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
+                if length2 > 604800000 then
+                  length2 = 2629746000
                 end
+                if length2 > 0 then
+                  local t = w.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
+                  local t2 = now - w.Offset
+                  local by2 = w.Interval
+                  local t3 = s_Now - line2.Window_Offset
+                  local by3 = line2.Window_Interval
+                  local x3 = (t - t % length2) / length2 + (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                  if x3 > turns3 then turns3 = x3 end
+                end
+                begun = turns3
               end
-              local since2 = since
-              local turns3 = 0
-              if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                turns3 = turns3 + 1
-              end
-              if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                turns3 = turns3 + 1
-              end
-              turns2 = turns3
             end
-            local turns3 = turns > turns2 and turns or turns2
-            if turns3 > 0 then
+            local turns = begun
+            line2.Left = left
+            if turns > 0 then
               local unused = 0
               do
                 local t = s_Slot - line2.Window_Offset
@@ -506,13 +566,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                       if n3 <= 0 then
                         gain = left2
                       else
-                        local x2 = line2.Window_Size - left2
-                        local y = line2.Window_Rate
-                        if n3 > (x2 - x2 % y) / y then
-                          gain = line2.Window_Size
-                        else
-                          gain = left2 + n3 * line2.Window_Rate
+                        local filled = 0
+                        do
+                          local rate = line2.Window_Rate
+                          local size = line2.Window_Size
+                          local x2 = size - left2
+                          if n3 > (x2 - x2 % rate) / rate then
+                            filled = size
+                          else
+                            filled = left2 + n3 * rate
+                          end
                         end
+                        gain = filled
                       end
                     end
                   end
@@ -530,11 +595,19 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 line2.Taken = 0
               end
-              line2.Over = 0
+              local filled = 0
+              do
+                local rate = w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate
+                local size = line2.Window_Size
+                local x2 = size - left
+                if turns > (x2 - x2 % rate) / rate then
+                  filled = size
+                else
+                  filled = left + turns * rate
+                end
+              end
+              line2.Left, line2.Over = filled, 0
             end
-            local min2 = left + turns3 * (w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate)
-            if line2.Window_Size < min2 then min2 = line2.Window_Size end
-            line2.Left = min2
           elseif w.Series ~= 0 or line2.Window_Series ~= 0 then
             local past = 0
             do
@@ -563,13 +636,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = line2.Window_Size - left
-                      local y = line2.Window_Rate
-                      if n2 > (x2 - x2 % y) / y then
-                        gain = line2.Window_Size
-                      else
-                        gain = left + n2 * line2.Window_Rate
+                      local filled = 0
+                      do
+                        local rate = line2.Window_Rate
+                        local size = line2.Window_Size
+                        local x2 = size - left
+                        if n2 > (x2 - x2 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left + n2 * rate
+                        end
                       end
+                      gain = filled
                     end
                   end
                 end
@@ -631,13 +709,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = line2.Window_Size - left
-                      local y = line2.Window_Rate
-                      if n2 > (x2 - x2 % y) / y then
-                        gain = line2.Window_Size
-                      else
-                        gain = left + n2 * line2.Window_Rate
+                      local filled = 0
+                      do
+                        local rate = line2.Window_Rate
+                        local size = line2.Window_Size
+                        local x2 = size - left
+                        if n2 > (x2 - x2 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left + n2 * rate
+                        end
                       end
+                      gain = filled
                     end
                   end
                 end
@@ -699,13 +782,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w.Size - left
-                      local y = w.Rate
-                      if n2 > (x2 - x2 % y) / y then
-                        gain = w.Size
-                      else
-                        gain = left + n2 * w.Rate
+                      local filled = 0
+                      do
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x2 = size - left
+                        if n2 > (x2 - x2 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left + n2 * rate
+                        end
                       end
+                      gain = filled
                     end
                   end
                 end
@@ -805,12 +893,16 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                   if n2 <= 0 then
                     gain = left2
                   else
-                    local x2 = slow_Size - left2
-                    if n2 > (x2 - x2 % slow_Rate) / slow_Rate then
-                      gain = slow_Size
-                    else
-                      gain = left2 + n2 * slow_Rate
+                    local filled = 0
+                    do
+                      local x2 = slow_Size - left2
+                      if n2 > (x2 - x2 % slow_Rate) / slow_Rate then
+                        filled = slow_Size
+                      else
+                        filled = left2 + n2 * slow_Rate
+                      end
                     end
+                    gain = filled
                   end
                 end
               end
@@ -896,13 +988,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           if n2 <= 0 then
             gain = 0
           else
-            local x2 = w.Size - 0
-            local y = w.Rate
-            if n2 > (x2 - x2 % y) / y then
-              gain = w.Size
-            else
-              gain = 0 + n2 * w.Rate
+            local filled = 0
+            do
+              local rate = w.Rate
+              local size = w.Size
+              local x2 = size - 0
+              if n2 > (x2 - x2 % rate) / rate then
+                filled = size
+              else
+                filled = 0 + n2 * rate
+              end
             end
+            gain = filled
           end
         end
       end
@@ -959,13 +1056,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               if n2 <= 0 then
                 gain = left
               else
-                local x2 = w.Size - left
-                local y = w.Rate
-                if n2 > (x2 - x2 % y) / y then
-                  gain = w.Size
-                else
-                  gain = left + n2 * w.Rate
+                local filled = 0
+                do
+                  local rate = w.Rate
+                  local size = w.Size
+                  local x2 = size - left
+                  if n2 > (x2 - x2 % rate) / rate then
+                    filled = size
+                  else
+                    filled = left + n2 * rate
+                  end
                 end
+                gain = filled
               end
             end
           end
@@ -1059,7 +1161,32 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
     if pinned2 and p.Limit_Window_Size > 0 then
       for i2 = 0, l_Windows_n - 1 do
         local w = l_Windows[i2]
-        if p.Limit_Raise == 1 and w.Interval == p.Limit_Window_Interval and w.Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
+        local is2 = p.Limit_Raise == 1
+        if is2 then
+          local like = false
+          do
+            local max2 = w.Interval - p.Limit_Window_Interval
+            local x2 = p.Limit_Window_Interval - w.Interval
+            if x2 > max2 then max2 = x2 end
+            local differ = max2
+            local is4 = w.Unit == p.Limit_Window_Unit
+            if is4 then
+              local is3 = differ == 0
+              if not is3 then
+                local is2 = w.Series ~= 0
+                if is2 then
+                  local x3 = p.Limit_Window_Interval
+                  is2 = differ <= (x3 - x3 % 8) / 8
+                end
+                is3 = is2
+              end
+              is4 = is3
+            end
+            like = is4
+          end
+          is2 = like
+        end
+        if is2 and p.Window_Size == 0 then
           p.Window_Size = w.Size
           p.Window_Rate = w.Rate
           p.Window_Interval = w.Interval
@@ -1342,31 +1469,55 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                     local turns = (t - t % at3_Interval) / at3_Interval - (t2 - t2 % at3_Interval) / at3_Interval
                     local rate = old_Rate
                     if at3_Series ~= 0 then
-                      local turns2 = 0
+                      local begun = 0
                       do
-                        local since = 0
+                        local turns2 = 0
                         do
-                          if at3_Size > at3_Rate then
-                            local max3 = s_Now
-                            local x3 = s_Closed - 1
-                            if x3 > max3 then max3 = x3 end
-                            since = max3
-                          else
-                            since = s_Now
+                          local since = 0
+                          do
+                            if at3_Size > at3_Rate then
+                              local max3 = s_Now
+                              local x3 = s_Closed - 1
+                              if x3 > max3 then max3 = x3 end
+                              since = max3
+                            else
+                              since = s_Now
+                            end
                           end
+                          local since2 = since
+                          local turns3 = 0
+                          if since2 < at3_Offset and at3_Offset <= now then
+                            turns3 = turns3 + 1
+                          end
+                          if since2 < at3_Offset + at3_Interval and at3_Offset + at3_Interval <= now then
+                            turns3 = turns3 + 1
+                          end
+                          turns2 = turns3
                         end
-                        local since2 = since
                         local turns3 = 0
-                        if since2 < at3_Offset and at3_Offset <= now then
-                          turns3 = turns3 + 1
+                        do
+                          local since = 0
+                          do
+                            if old_Size > old_Rate then
+                              local max3 = s_Now
+                              local x3 = s_Closed - 1
+                              if x3 > max3 then max3 = x3 end
+                              since = max3
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local since2 = since
+                          local turns4 = 0
+                          if since2 < old_Offset and old_Offset <= now then
+                            turns4 = turns4 + 1
+                          end
+                          if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
+                            turns4 = turns4 + 1
+                          end
+                          turns3 = turns4
                         end
-                        if since2 < at3_Offset + at3_Interval and at3_Offset + at3_Interval <= now then
-                          turns3 = turns3 + 1
-                        end
-                        turns2 = turns3
-                      end
-                      local turns3 = 0
-                      do
+                        local turns4 = turns2 > turns3 and turns2 or turns3
                         local since = 0
                         do
                           if at3_Size > at3_Rate then
@@ -1378,51 +1529,41 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                             since = s_Now
                           end
                         end
-                        local since2 = since
-                        local turns4 = 0
-                        if since2 < at3_Offset and at3_Offset <= now then
-                          turns4 = turns4 + 1
-                        end
-                        if since2 < at3_Offset + at3_Interval and at3_Offset + at3_Interval <= now then
-                          turns4 = turns4 + 1
-                        end
-                        turns3 = turns4
-                      end
-                      local turns4 = 0
-                      do
-                        local since = 0
-                        do
-                          if old_Size > old_Rate then
-                            local max3 = s_Now
-                            local x3 = s_Closed - 1
-                            if x3 > max3 then max3 = x3 end
-                            since = max3
-                          else
-                            since = s_Now
+                        if since > s_Now then
+                          begun = turns4
+                        else
+                          local x3 = at3_Interval + 43200000
+                          local length2 = (x3 - x3 % 86400000) / 86400000 * 86400000
+                          if length2 > 604800000 then
+                            length2 = 2629746000
                           end
+                          if length2 > 0 then
+                            local t3 = at3_Offset - old_Offset + (length2 - length2 % 2) / 2
+                            local t4 = now - at3_Offset
+                            local t5 = s_Now - old_Offset
+                            local x4 = (t3 - t3 % length2) / length2 + (t4 - t4 % at3_Interval) / at3_Interval - (t5 - t5 % old_Interval) / old_Interval
+                            if x4 > turns4 then turns4 = x4 end
+                          end
+                          begun = turns4
                         end
-                        local since2 = since
-                        local turns5 = 0
-                        if since2 < old_Offset and old_Offset <= now then
-                          turns5 = turns5 + 1
-                        end
-                        if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
-                          turns5 = turns5 + 1
-                        end
-                        turns4 = turns5
                       end
-                      turns = turns3 > turns4 and turns3 or turns4
+                      turns = begun
                     end
                     if line2.Left < 0 then
                       rate = at3_Rate < old_Rate and at3_Rate or old_Rate
                     end
                     if turns > 0 then
-                      local min2 = turns
-                      local x3 = (1099511627776 - 1099511627776 % rate) / rate
-                      if x3 < min2 then min2 = x3 end
-                      local min3 = line2.Left + min2 * rate
-                      if old_Size < min3 then min3 = old_Size end
-                      line2.Left, line2.Over = min3, 0
+                      local filled = 0
+                      do
+                        local left = line2.Left
+                        local x3 = old_Size - left
+                        if turns > (x3 - x3 % rate) / rate then
+                          filled = old_Size
+                        else
+                          filled = left + turns * rate
+                        end
+                      end
+                      line2.Left, line2.Over = filled, 0
                     end
                     local more2 = at3_Size - old_Size
                     if line2.Left < 0 then
@@ -1464,12 +1605,16 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                       if n2 <= 0 then
                         gain = left
                       else
-                        local x3 = at2_Size - left
-                        if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
-                          gain = at2_Size
-                        else
-                          gain = left + n2 * at2_Rate
+                        local filled = 0
+                        do
+                          local x3 = at2_Size - left
+                          if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
+                            filled = at2_Size
+                          else
+                            filled = left + n2 * at2_Rate
+                          end
                         end
+                        gain = filled
                       end
                     end
                   end
@@ -1604,13 +1749,17 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
       l_Fill, l_Mixed, l_Shortest = 0, 0, 0
       for i2 = 0, l_Windows_n - 1 do
         local w = l_Windows[i2]
+        local longest = w.Interval
+        if w.Series ~= 0 then
+          local x2 = w.Interval
+          longest = longest + (x2 - x2 % 8) / 8
+        end
         local x2 = w.Size - 1
         local y = w.Rate
-        local y2 = w.Interval
         local min2 = (x2 - x2 % y) / y + 2
-        local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+        local x3 = (1125899906842624 - 1125899906842624 % longest) / longest
         if x3 < min2 then min2 = x3 end
-        local x4 = min2 * w.Interval
+        local x4 = min2 * longest
         if x4 > l_Fill then l_Fill = x4 end
         if w.Unit > 0 then
           l_Mixed = 1
@@ -1895,13 +2044,18 @@ function Shared_advance(x, now)
                     if n3 <= 0 then
                       gain = left2
                     else
-                      local x3 = w.Size - left2
-                      local y = w.Rate
-                      if n3 > (x3 - x3 % y) / y then
-                        gain = w.Size
-                      else
-                        gain = left2 + n3 * w.Rate
+                      local filled = 0
+                      do
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x3 = size - left2
+                        if n3 > (x3 - x3 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left2 + n3 * rate
+                        end
                       end
+                      gain = filled
                     end
                   end
                 end
@@ -1945,13 +2099,18 @@ function Shared_advance(x, now)
                 if n2 <= 0 then
                   gain = left
                 else
-                  local x3 = w.Size - left
-                  local y = w.Rate
-                  if n2 > (x3 - x3 % y) / y then
-                    gain = w.Size
-                  else
-                    gain = left + n2 * w.Rate
+                  local filled = 0
+                  do
+                    local rate = w.Rate
+                    local size = w.Size
+                    local x3 = size - left
+                    if n2 > (x3 - x3 % rate) / rate then
+                      filled = size
+                    else
+                      filled = left + n2 * rate
+                    end
                   end
+                  gain = filled
                 end
               end
             end
@@ -2043,13 +2202,18 @@ function Shared_advance(x, now)
                   if n3 <= 0 then
                     gain2 = left
                   else
-                    local x5 = w.Size - left
-                    local y = w.Rate
-                    if n3 > (x5 - x5 % y) / y then
-                      gain2 = w.Size
-                    else
-                      gain2 = left + n3 * w.Rate
+                    local filled = 0
+                    do
+                      local rate = w.Rate
+                      local size = w.Size
+                      local x5 = size - left
+                      if n3 > (x5 - x5 % rate) / rate then
+                        filled = size
+                      else
+                        filled = left + n3 * rate
+                      end
                     end
+                    gain2 = filled
                   end
                 end
               end
@@ -2920,13 +3084,18 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
             if n4 <= 0 then
               gain = left
             else
-              local x3 = w.Size - left
-              local y = w.Rate
-              if n4 > (x3 - x3 % y) / y then
-                gain = w.Size
-              else
-                gain = left + n4 * w.Rate
+              local filled = 0
+              do
+                local rate = w.Rate
+                local size = w.Size
+                local x3 = size - left
+                if n4 > (x3 - x3 % rate) / rate then
+                  filled = size
+                else
+                  filled = left + n4 * rate
+                end
               end
+              gain = filled
             end
           end
         end
@@ -3447,13 +3616,18 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                     if n3 <= 0 then
                       gain = left
                     else
-                      local x4 = w.Size - left
-                      local y2 = w.Rate
-                      if n3 > (x4 - x4 % y2) / y2 then
-                        gain = w.Size
-                      else
-                        gain = left + n3 * w.Rate
+                      local filled = 0
+                      do
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x4 = size - left
+                        if n3 > (x4 - x4 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left + n3 * rate
+                        end
                       end
+                      gain = filled
                     end
                   end
                 end
@@ -3654,13 +3828,18 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
               if n2 <= 0 then
                 gain = left
               else
-                local x2 = w.Size - left
-                local y = w.Rate
-                if n2 > (x2 - x2 % y) / y then
-                  gain = w.Size
-                else
-                  gain = left + n2 * w.Rate
+                local filled = 0
+                do
+                  local rate = w.Rate
+                  local size = w.Size
+                  local x2 = size - left
+                  if n2 > (x2 - x2 % rate) / rate then
+                    filled = size
+                  else
+                    filled = left + n2 * rate
+                  end
                 end
+                gain = filled
               end
             end
           end
@@ -5823,13 +6002,18 @@ end
                         if n3 <= 0 then
                           gain = left2
                         else
-                          local x3 = w.Size - left2
-                          local y = w.Rate
-                          if n3 > (x3 - x3 % y) / y then
-                            gain = w.Size
-                          else
-                            gain = left2 + n3 * w.Rate
+                          local filled = 0
+                          do
+                            local rate = w.Rate
+                            local size = w.Size
+                            local x3 = size - left2
+                            if n3 > (x3 - x3 % rate) / rate then
+                              filled = size
+                            else
+                              filled = left2 + n3 * rate
+                            end
                           end
+                          gain = filled
                         end
                       end
                     end
@@ -5872,13 +6056,18 @@ end
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x3 = w.Size - left
-                      local y = w.Rate
-                      if n2 > (x3 - x3 % y) / y then
-                        gain = w.Size
-                      else
-                        gain = left + n2 * w.Rate
+                      local filled = 0
+                      do
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x3 = size - left
+                        if n2 > (x3 - x3 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left + n2 * rate
+                        end
                       end
+                      gain = filled
                     end
                   end
                 end
@@ -5964,13 +6153,18 @@ end
                       if n3 <= 0 then
                         gain2 = left
                       else
-                        local x5 = w.Size - left
-                        local y = w.Rate
-                        if n3 > (x5 - x5 % y) / y then
-                          gain2 = w.Size
-                        else
-                          gain2 = left + n3 * w.Rate
+                        local filled = 0
+                        do
+                          local rate = w.Rate
+                          local size = w.Size
+                          local x5 = size - left
+                          if n3 > (x5 - x5 % rate) / rate then
+                            filled = size
+                          else
+                            filled = left + n3 * rate
+                          end
                         end
+                        gain2 = filled
                       end
                     end
                   end
@@ -6104,13 +6298,18 @@ end
                       if n2 <= 0 then
                         gain = left
                       else
-                        local x2 = w.Size - left
-                        local y = w.Rate
-                        if n2 > (x2 - x2 % y) / y then
-                          gain = w.Size
-                        else
-                          gain = left + n2 * w.Rate
+                        local filled = 0
+                        do
+                          local rate = w.Rate
+                          local size = w.Size
+                          local x2 = size - left
+                          if n2 > (x2 - x2 % rate) / rate then
+                            filled = size
+                          else
+                            filled = left + n2 * rate
+                          end
                         end
+                        gain = filled
                       end
                     end
                   end
@@ -6178,13 +6377,18 @@ end
                       if n2 <= 0 then
                         gain = left
                       else
-                        local x2 = w.Size - left
-                        local y = w.Rate
-                        if n2 > (x2 - x2 % y) / y then
-                          gain = w.Size
-                        else
-                          gain = left + n2 * w.Rate
+                        local filled = 0
+                        do
+                          local rate = w.Rate
+                          local size = w.Size
+                          local x2 = size - left
+                          if n2 > (x2 - x2 % rate) / rate then
+                            filled = size
+                          else
+                            filled = left + n2 * rate
+                          end
                         end
+                        gain = filled
                       end
                     end
                   end
@@ -6213,13 +6417,18 @@ end
                       if n2 <= 0 then
                         gain2 = left
                       else
-                        local x2 = w.Size - left
-                        local y = w.Rate
-                        if n2 > (x2 - x2 % y) / y then
-                          gain2 = w.Size
-                        else
-                          gain2 = left + n2 * w.Rate
+                        local filled = 0
+                        do
+                          local rate = w.Rate
+                          local size = w.Size
+                          local x2 = size - left
+                          if n2 > (x2 - x2 % rate) / rate then
+                            filled = size
+                          else
+                            filled = left + n2 * rate
+                          end
                         end
+                        gain2 = filled
                       end
                     end
                   end
@@ -6251,13 +6460,18 @@ end
                       if n2 <= 0 then
                         gain3 = min2
                       else
-                        local x4 = w.Size - min2
-                        local y = w.Rate
-                        if n2 > (x4 - x4 % y) / y then
-                          gain3 = w.Size
-                        else
-                          gain3 = min2 + n2 * w.Rate
+                        local filled = 0
+                        do
+                          local rate = w.Rate
+                          local size = w.Size
+                          local x4 = size - min2
+                          if n2 > (x4 - x4 % rate) / rate then
+                            filled = size
+                          else
+                            filled = min2 + n2 * rate
+                          end
                         end
+                        gain3 = filled
                       end
                     end
                   end
@@ -6739,13 +6953,18 @@ end
                                     if n2 <= 0 then
                                       gain = left
                                     else
-                                      local x6 = w.Size - left
-                                      local y = w.Rate
-                                      if n2 > (x6 - x6 % y) / y then
-                                        gain = w.Size
-                                      else
-                                        gain = left + n2 * w.Rate
+                                      local filled = 0
+                                      do
+                                        local rate = w.Rate
+                                        local size = w.Size
+                                        local x6 = size - left
+                                        if n2 > (x6 - x6 % rate) / rate then
+                                          filled = size
+                                        else
+                                          filled = left + n2 * rate
+                                        end
                                       end
+                                      gain = filled
                                     end
                                   end
                                 end
@@ -6922,13 +7141,18 @@ end
                               if n2 <= 0 then
                                 gain = 0
                               else
-                                local x2 = w.Size - 0
-                                local y = w.Rate
-                                if n2 > (x2 - x2 % y) / y then
-                                  gain = w.Size
-                                else
-                                  gain = 0 + n2 * w.Rate
+                                local filled = 0
+                                do
+                                  local rate = w.Rate
+                                  local size = w.Size
+                                  local x2 = size - 0
+                                  if n2 > (x2 - x2 % rate) / rate then
+                                    filled = size
+                                  else
+                                    filled = 0 + n2 * rate
+                                  end
                                 end
+                                gain = filled
                               end
                             end
                           end
@@ -6973,13 +7197,18 @@ end
                             if n2 <= 0 then
                               gain2 = left
                             else
-                              local x2 = w.Size - left
-                              local y = w.Rate
-                              if n2 > (x2 - x2 % y) / y then
-                                gain2 = w.Size
-                              else
-                                gain2 = left + n2 * w.Rate
+                              local filled = 0
+                              do
+                                local rate = w.Rate
+                                local size = w.Size
+                                local x2 = size - left
+                                if n2 > (x2 - x2 % rate) / rate then
+                                  filled = size
+                                else
+                                  filled = left + n2 * rate
+                                end
                               end
+                              gain2 = filled
                             end
                           end
                         end
@@ -7315,13 +7544,18 @@ end
                                   if n3 <= 0 then
                                     gain = left
                                   else
-                                    local x4 = w2.Size - left
-                                    local y2 = w2.Rate
-                                    if n3 > (x4 - x4 % y2) / y2 then
-                                      gain = w2.Size
-                                    else
-                                      gain = left + n3 * w2.Rate
+                                    local filled = 0
+                                    do
+                                      local rate = w2.Rate
+                                      local size = w2.Size
+                                      local x4 = size - left
+                                      if n3 > (x4 - x4 % rate) / rate then
+                                        filled = size
+                                      else
+                                        filled = left + n3 * rate
+                                      end
                                     end
+                                    gain = filled
                                   end
                                 end
                               end
@@ -7350,13 +7584,18 @@ end
                                   if n3 <= 0 then
                                     gain2 = left
                                   else
-                                    local x4 = w2.Size - left
-                                    local y2 = w2.Rate
-                                    if n3 > (x4 - x4 % y2) / y2 then
-                                      gain2 = w2.Size
-                                    else
-                                      gain2 = left + n3 * w2.Rate
+                                    local filled = 0
+                                    do
+                                      local rate = w2.Rate
+                                      local size = w2.Size
+                                      local x4 = size - left
+                                      if n3 > (x4 - x4 % rate) / rate then
+                                        filled = size
+                                      else
+                                        filled = left + n3 * rate
+                                      end
                                     end
+                                    gain2 = filled
                                   end
                                 end
                               end
@@ -7545,13 +7784,18 @@ end
                                       if n2 <= 0 then
                                         gain = 0
                                       else
-                                        local x2 = w.Size - 0
-                                        local y = w.Rate
-                                        if n2 > (x2 - x2 % y) / y then
-                                          gain = w.Size
-                                        else
-                                          gain = 0 + n2 * w.Rate
+                                        local filled = 0
+                                        do
+                                          local rate = w.Rate
+                                          local size = w.Size
+                                          local x2 = size - 0
+                                          if n2 > (x2 - x2 % rate) / rate then
+                                            filled = size
+                                          else
+                                            filled = 0 + n2 * rate
+                                          end
                                         end
+                                        gain = filled
                                       end
                                     end
                                   end
@@ -7596,13 +7840,18 @@ end
                                     if n2 <= 0 then
                                       gain2 = left
                                     else
-                                      local x2 = w.Size - left
-                                      local y = w.Rate
-                                      if n2 > (x2 - x2 % y) / y then
-                                        gain2 = w.Size
-                                      else
-                                        gain2 = left + n2 * w.Rate
+                                      local filled = 0
+                                      do
+                                        local rate = w.Rate
+                                        local size = w.Size
+                                        local x2 = size - left
+                                        if n2 > (x2 - x2 % rate) / rate then
+                                          filled = size
+                                        else
+                                          filled = left + n2 * rate
+                                        end
                                       end
+                                      gain2 = filled
                                     end
                                   end
                                 end
@@ -7657,13 +7906,18 @@ end
                                       if n2 <= 0 then
                                         gain = 0
                                       else
-                                        local x2 = w.Size - 0
-                                        local y = w.Rate
-                                        if n2 > (x2 - x2 % y) / y then
-                                          gain = w.Size
-                                        else
-                                          gain = 0 + n2 * w.Rate
+                                        local filled = 0
+                                        do
+                                          local rate = w.Rate
+                                          local size = w.Size
+                                          local x2 = size - 0
+                                          if n2 > (x2 - x2 % rate) / rate then
+                                            filled = size
+                                          else
+                                            filled = 0 + n2 * rate
+                                          end
                                         end
+                                        gain = filled
                                       end
                                     end
                                   end
@@ -7708,13 +7962,18 @@ end
                                     if n2 <= 0 then
                                       gain2 = left
                                     else
-                                      local x2 = w.Size - left
-                                      local y = w.Rate
-                                      if n2 > (x2 - x2 % y) / y then
-                                        gain2 = w.Size
-                                      else
-                                        gain2 = left + n2 * w.Rate
+                                      local filled = 0
+                                      do
+                                        local rate = w.Rate
+                                        local size = w.Size
+                                        local x2 = size - left
+                                        if n2 > (x2 - x2 % rate) / rate then
+                                          filled = size
+                                        else
+                                          filled = left + n2 * rate
+                                        end
                                       end
+                                      gain2 = filled
                                     end
                                   end
                                 end
@@ -7961,13 +8220,18 @@ end
                             if n2 <= 0 then
                               gain = left
                             else
-                              local x3 = w.Size - left
-                              local y = w.Rate
-                              if n2 > (x3 - x3 % y) / y then
-                                gain = w.Size
-                              else
-                                gain = left + n2 * w.Rate
+                              local filled = 0
+                              do
+                                local rate = w.Rate
+                                local size = w.Size
+                                local x3 = size - left
+                                if n2 > (x3 - x3 % rate) / rate then
+                                  filled = size
+                                else
+                                  filled = left + n2 * rate
+                                end
                               end
+                              gain = filled
                             end
                           end
                         end
@@ -7996,13 +8260,18 @@ end
                             if n2 <= 0 then
                               gain2 = left
                             else
-                              local x3 = w.Size - left
-                              local y = w.Rate
-                              if n2 > (x3 - x3 % y) / y then
-                                gain2 = w.Size
-                              else
-                                gain2 = left + n2 * w.Rate
+                              local filled = 0
+                              do
+                                local rate = w.Rate
+                                local size = w.Size
+                                local x3 = size - left
+                                if n2 > (x3 - x3 % rate) / rate then
+                                  filled = size
+                                else
+                                  filled = left + n2 * rate
+                                end
                               end
+                              gain2 = filled
                             end
                           end
                         end
@@ -8200,13 +8469,18 @@ end
                           if n2 <= 0 then
                             gain = left
                           else
-                            local x7 = w.Size - left
-                            local y2 = w.Rate
-                            if n2 > (x7 - x7 % y2) / y2 then
-                              gain = w.Size
-                            else
-                              gain = left + n2 * w.Rate
+                            local filled = 0
+                            do
+                              local rate = w.Rate
+                              local size = w.Size
+                              local x7 = size - left
+                              if n2 > (x7 - x7 % rate) / rate then
+                                filled = size
+                              else
+                                filled = left + n2 * rate
+                              end
                             end
+                            gain = filled
                           end
                         end
                       end
@@ -8282,13 +8556,18 @@ end
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w.Size - left
-                      local y = w.Rate
-                      if n2 > (x2 - x2 % y) / y then
-                        gain = w.Size
-                      else
-                        gain = left + n2 * w.Rate
+                      local filled = 0
+                      do
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x2 = size - left
+                        if n2 > (x2 - x2 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left + n2 * rate
+                        end
                       end
+                      gain = filled
                     end
                   end
                 end
@@ -8317,13 +8596,18 @@ end
                     if n2 <= 0 then
                       gain2 = left
                     else
-                      local x2 = w.Size - left
-                      local y = w.Rate
-                      if n2 > (x2 - x2 % y) / y then
-                        gain2 = w.Size
-                      else
-                        gain2 = left + n2 * w.Rate
+                      local filled = 0
+                      do
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x2 = size - left
+                        if n2 > (x2 - x2 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left + n2 * rate
+                        end
                       end
+                      gain2 = filled
                     end
                   end
                 end
@@ -8355,13 +8639,18 @@ end
                     if n2 <= 0 then
                       gain3 = min2
                     else
-                      local x4 = w.Size - min2
-                      local y = w.Rate
-                      if n2 > (x4 - x4 % y) / y then
-                        gain3 = w.Size
-                      else
-                        gain3 = min2 + n2 * w.Rate
+                      local filled = 0
+                      do
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x4 = size - min2
+                        if n2 > (x4 - x4 % rate) / rate then
+                          filled = size
+                        else
+                          filled = min2 + n2 * rate
+                        end
                       end
+                      gain3 = filled
                     end
                   end
                 end
@@ -8516,13 +8805,18 @@ end
                             if n2 <= 0 then
                               gain = left
                             else
-                              local x8 = w.Size - left
-                              local y2 = w.Rate
-                              if n2 > (x8 - x8 % y2) / y2 then
-                                gain = w.Size
-                              else
-                                gain = left + n2 * w.Rate
+                              local filled = 0
+                              do
+                                local rate = w.Rate
+                                local size = w.Size
+                                local x8 = size - left
+                                if n2 > (x8 - x8 % rate) / rate then
+                                  filled = size
+                                else
+                                  filled = left + n2 * rate
+                                end
                               end
+                              gain = filled
                             end
                           end
                         end
