@@ -414,7 +414,8 @@ func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 // Operations that have run stay counted, and a Pin and a level stay. Use it when you know that the holders are gone.
 //
 // It changes no shared limit. There a lease ends by itself or with its Settle, although that returns ErrNoLease. Tokens of
-// GetDelay stay out until the shared limit is Reset by its SharedID.
+// GetDelay stay out until the shared limit is Reset by its SharedID. Options.History keeps the estimate of an operation whose
+// lease a Reset has ended.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }

@@ -411,7 +411,8 @@ func (l *Limits) line(s *State, now int64) {
 }
 
 // Until returns a time from which forgetting the entity changes no answer: its windows are full, no plain token is out,
-// no slot lies ahead, and there is no pin. While a lease is out, do not forget the entity either.
+// no slot lies ahead, and there is no pin. Only the steps in which a Level rises end early. While a lease is out, do not forget the
+// entity either.
 func (l *Limits) Until(s *State) int64 {
 	if s.Plain > 0 {
 		return Never
