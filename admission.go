@@ -384,7 +384,7 @@ func (b *Bucket) announce(ctx context.Context, entityID string, perSecond float6
 	}
 	level := 0.0 // of the slowest window
 	for _, w := range l.Windows {
-		if w.Unit == 0 && perSecond > 0 {
+		if w.Unit == 0 && w.Size < decision.MostUnits && perSecond > 0 {
 			level = max(level, 1./decision.Whole, perSecond*milliseconds(w.Interval).Seconds()/float64(min(w.Rate, w.Size)))
 		}
 	}

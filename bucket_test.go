@@ -363,3 +363,14 @@ func TestInspectAfterAStepBack(t *testing.T) {
 		t.Errorf("Inspect: %v, %v, %d in use; then Admit: %v, %v", got.Delay, got.Bound, got.InUse, a.Delay, a.Bound)
 	}
 }
+
+// A limit of tokens alone has no window that counts calls, so an announced rate bounds nothing.
+func TestAnnouncedRateOfTokensAlone(t *testing.T) {
+	b := buckettest.New(t, drip.Options{Follow: true, Shared: map[string]drip.Limit{"app": {Concurrency: 2}}})
+	ok(t, b.Announced(t.Context(), drip.SharedID("app"), 5, time.Hour))
+	_, err := b.Admit(t.Context(), "shop", drip.Request{})
+	ok(t, err)
+	if got, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || got.Level != 1 {
+		t.Errorf("the level is %v, %v", got.Level, err)
+	}
+}

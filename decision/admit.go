@@ -477,13 +477,14 @@ func (line *Line) weight(cost int64) int64 {
 // returns returns how much the operations in flight will probably give back to a window.
 func (line *Line) returns() int64 { return min(line.Fresh, MostUnits) * max(0, line.Saved) / 4096 }
 
-// refund returns the time at which the operations in flight have probably given back so many units of a window, or Never.
+// refund returns the time at which the operations in flight have probably given back so many units of a window, or Never. Few units
+// come back with the first of them, hardly before an eighth of the average duration.
 func (l *Limits) refund(s *State, line *Line, units, now int64) int64 {
 	returns := line.returns()
 	if units < 1 || units > returns {
 		return Never
 	}
-	return now + 1 + l.mean(s)*(units*1024/returns)/1024
+	return now + 1 + l.mean(s)*max(128, units*1024/returns)/1024
 }
 
 // mean returns the average duration of an operation, in ms. Guess counts as the first operation.

@@ -152,11 +152,16 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 				if w.counts(&old) {
 					line.resize(s, &w, t)
 				} else {
-					line.Left = old.gain(s, line.Left, s.Now, t)
+					from := t
+					if part == steps { // since the level is over
+						from = max(s.Now, min(v.end(), t))
+					}
+					line.Left = old.gain(s, line.Left, s.Now, from)
 					// Intervals of another length begin at other times. One that would begin too early brings nothing.
-					if w.Next(t)-old.begin(old.interval(t)) < code.Interval {
+					if w.Next(from)-old.begin(old.interval(from)) < code.Interval {
 						line.Left -= w.Rate
 					}
+					line.Left = w.gain(s, line.Left, from, t)
 				}
 				line.Window, line.Left, line.Promised = w, min(line.Left, w.Size), min(line.Promised, w.Size)
 				line.clip(&w, s.LastID)

@@ -263,3 +263,19 @@ func TestLimitsOfALevel(t *testing.T) {
 		}
 	}
 }
+
+// An entity that nobody asks about while its level ends has a full bucket after as much time as any other.
+func TestCapacityAfterALevel(t *testing.T) {
+	const hour = 3_600_000
+	for _, w := range []decision.Window{{Size: 12, Rate: 6, Interval: hour}, {Size: 1000, Rate: 10, Interval: 60_000}} {
+		for _, idle := range []int64{24, 48, 24 * 7} {
+			e := newEntity(t, w)
+			e.do(0, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+			e.do(0, decision.Op{Kind: decision.Throttle, For: 1000, Level: 1})
+			e.do(idle*hour, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+			if left := e.s.Lines[0].Left; left != w.Size-1 {
+				t.Errorf("%+v: %d left after %d hours, want %d", w, left, idle, w.Size-1)
+			}
+		}
+	}
+}

@@ -832,3 +832,30 @@ func TestGetDelayBesideTheFirstTicket(t *testing.T) {
 		t.Errorf("the ticket was denied %d times", denied)
 	}
 }
+
+// An operation of few units that waits for what large ones give back asks a few times, not each few milliseconds.
+func TestFewUnitsOfARefund(t *testing.T) {
+	for _, cost := range []int64{1, 20, 150} {
+		e := newEntity(t, decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
+		now := int64(0)
+		for range 3 {
+			lease := e.runs(now, 600, decision.Ticket{})
+			now += 10_000
+			e.do(now, decision.Op{Kind: decision.Settle, Lease: lease, Cost: decision.Cost{5}})
+		}
+		now = 120_000
+		e.runs(now, 600, decision.Ticket{})
+		e.runs(now, 400, decision.Ticket{})
+		asked, ticket := 0, decision.Ticket{}
+		for end := now + 10_000; now < end; asked++ {
+			a := e.admit(now, cost, ticket)
+			if a.Delay == 0 {
+				t.Fatalf("an operation of %d runs in a window that is used up", cost)
+			}
+			now, ticket = now+a.Delay, a.Ticket
+		}
+		if asked > 16 {
+			t.Errorf("an operation of %d asks %d times in 10 s", cost, asked)
+		}
+	}
+}

@@ -1582,13 +1582,33 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                     end
                   end
                 else
+                  local from2 = now
+                  if part2 == 200 then
+                    local end3 = 0
+                    do
+                      local end4 = p.Level_Until
+                      if p.Level_Lowered > 0 then
+                        local x3 = p.Level_Refused + 3600000
+                        if x3 > end4 then end4 = x3 end
+                      end
+                      if p.Level_Ramp > 0 then
+                        local x3 = p.Level_Ramp + 10000
+                        if x3 > end4 then end4 = x3 end
+                      end
+                      end3 = end4
+                    end
+                    local max3 = s_Now
+                    local x3 = end3 < now and end3 or now
+                    if x3 > max3 then max3 = x3 end
+                    from2 = max3
+                  end
                   local gain = 0
                   do
                     local left = line2.Left
-                    if now <= s_Now then
+                    if from2 <= s_Now then
                       gain = left
                     else
-                      local t = now - at2_Offset
+                      local t = from2 - at2_Offset
                       local since = 0
                       do
                         if at2_Size > at2_Rate then
@@ -1619,13 +1639,50 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                     end
                   end
                   line2.Left = gain
-                  local t = now - at3_Offset
+                  local t = from2 - at3_Offset
                   local n2 = (t - t % at3_Interval) / at3_Interval + 1
-                  local t2 = now - at2_Offset
+                  local t2 = from2 - at2_Offset
                   local n3 = (t2 - t2 % at2_Interval) / at2_Interval
                   if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
                     line2.Left = line2.Left - at3_Rate
                   end
+                  local gain2 = 0
+                  do
+                    local left = line2.Left
+                    if now <= from2 then
+                      gain2 = left
+                    else
+                      local t3 = now - at3_Offset
+                      local since = 0
+                      do
+                        if at3_Size > at3_Rate then
+                          local max3 = from2
+                          local x3 = s_Closed - 1
+                          if x3 > max3 then max3 = x3 end
+                          since = max3
+                        else
+                          since = from2
+                        end
+                      end
+                      local t4 = since - at3_Offset
+                      local n4 = (t3 - t3 % at3_Interval) / at3_Interval - (t4 - t4 % at3_Interval) / at3_Interval
+                      if n4 <= 0 then
+                        gain2 = left
+                      else
+                        local filled = 0
+                        do
+                          local x3 = at3_Size - left
+                          if n4 > (x3 - x3 % at3_Rate) / at3_Rate then
+                            filled = at3_Size
+                          else
+                            filled = left + n4 * at3_Rate
+                          end
+                        end
+                        gain2 = filled
+                      end
+                    end
+                  end
+                  line2.Left = gain2
                 end
                 line2.Window_Size = at3_Size
                 line2.Window_Rate = at3_Rate
@@ -2804,8 +2861,11 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
             local x3 = x.State_Held + x.Limits_Guess
             local y = x.State_Ended + 1
             local x4 = units2 * 1024
-            local x5 = (x3 - x3 % y) / y * ((x4 - x4 % returns2) / returns2)
-            refund = now + 1 + (x5 - x5 % 1024) / 1024
+            local max2 = 128
+            local x5 = (x4 - x4 % returns2) / returns2
+            if x5 > max2 then max2 = x5 end
+            local x6 = (x3 - x3 % y) / y * max2
+            refund = now + 1 + (x6 - x6 % 1024) / 1024
           end
         end
         local refund2 = refund
@@ -6684,8 +6744,11 @@ end
                         local x5 = s_Held + l_Guess
                         local y = s_Ended + 1
                         local x6 = units2 * 1024
-                        local x7 = (x5 - x5 % y) / y * ((x6 - x6 % returns2) / returns2)
-                        refund = t + 1 + (x7 - x7 % 1024) / 1024
+                        local max3 = 128
+                        local x7 = (x6 - x6 % returns2) / returns2
+                        if x7 > max3 then max3 = x7 end
+                        local x8 = (x5 - x5 % y) / y * max3
+                        refund = t + 1 + (x8 - x8 % 1024) / 1024
                       end
                     end
                     local refund2 = refund
