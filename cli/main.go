@@ -33,6 +33,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -112,7 +113,8 @@ func run(ctx context.Context, t *terminal, args []string) int {
 		return statusUsage
 	case errors.Is(err, errNo):
 		return statusNo
-	case errors.As(err, &refused): // which is an answer, also to who connects
+	case errors.As(err, &refused), // which is an answer, also to who connects
+		errors.As(err, new(*fs.PathError)): // of this machine, although its errno is a net.Error
 		return statusFailure
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, redis.ErrNoAnswer), errors.Is(err, postgres.ErrNoAnswer),
 		errors.As(err, &network):
