@@ -16,7 +16,7 @@ drip help COMMAND says more of one command; drip help urls, drip help limits and
 drip help presets say how a URL and --limits look, and which presets there are.
 
 Exit statuses:
-  0    done
+  0    done; or the user ended top or serve
   1    failed
   2    the command line, or a file that it names, is invalid; or a command that
        asks has no terminal and no --yes
@@ -56,7 +56,7 @@ func presetsHelp() string {
 	return b.String()
 }
 
-const presetsIntroduction = `drip simulate takes the name of a preset, in the field "preset" of its file.
+const presetsIntroduction = `drip simulate and --limits take the name of a preset, in the field "preset".
 Case, blanks and punctuation do not matter: "shopify-rest-admin".
 
 `
@@ -126,6 +126,7 @@ snapshot.
 A snapshot reads all that is stored, in steps of a thousand entities that delay
 no decision. After --timeout it shows the part that it has read, and says so.
 The pause between two snapshots is at least four times the time that one takes.
+On a terminal it cuts long lines; in a pipe it cuts only names.
 
   in use    tokens in use
   decided   time since the last decision
@@ -134,9 +135,10 @@ The pause between two snapshots is at least four times the time that one takes.
   waiting   time until the last reserved slot
   closed    time until a pause, or the provider's retry-after, ends
   capacity  the remaining capacity of each window
-  next      when a message without a ticket runs, and why not now; "app: window
-            1" is a shared limit with this name; "shared limits aside" means
-            that a shared limit may still delay it: --limits includes them
+  next      when a message without a ticket runs
+  why not   why it does not run now; "app: window 1" is a shared limit with this
+            name; "shared limits aside" means that a shared limit may still
+            delay it: --limits includes them
 
 A column without a value is left out, and long names are cut. booked, capacity
 and next go by the limits of the last decision, or by --limits. "-" stands for
@@ -161,6 +163,7 @@ the reason of each. On a terminal it cuts long errors; in a pipe it prints them
 whole. requeue puts dead letters back to be handled, as they were published: one
 with --id, those with one reason with --reason, or all with --all. Unless --id
 is given it asks for confirmation on a terminal, and needs --yes elsewhere.
+--id and --reason also select what list prints, of the letters that it looks at.
 
   drip dead list env:AMQP_URL orders
   drip dead requeue env:AMQP_URL orders --reason "too old"
@@ -236,8 +239,10 @@ preset count the calls:
     "entities": 30, "arrivals": [{"kind": "burst", "count": 100}]
   }
 
-With shared limits there are admit and an optimum only. Only arrivals are
-required. All durations are texts such as "1.5s".
+With shared limits there are admit and an optimum only. That optimum treats
+messages as a liquid, so in a short run admit may be faster than it.
+
+Only arrivals are required. All durations are texts such as "1.5s".
 
 providers count the calls of each entity, and find those over the limit:
   leaky-bucket, token-bucket                        size, per_second

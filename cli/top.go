@@ -63,10 +63,10 @@ func (c *top) run(ctx context.Context, t *terminal, args []string) error {
 	case c.json:
 		return writeJSON(t.out, o.json())
 	case c.once || !t.interactive:
-		_, err = io.WriteString(t.out, o.text(t.zone))
+		_, err = io.WriteString(t.out, o.text(t))
 		return err
 	}
-	text := o.text(t.zone)
+	text := o.text(t)
 	if err := show(t.out, enter, text); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (c *top) run(ctx context.Context, t *terminal, args []string) error {
 		case err != nil: // it may come back
 			shown = withoutSecrets(message(err), args)
 		default:
-			text = o.text(t.zone)
+			text = o.text(t)
 			shown = text
 		}
 		if err := show(t.out, "", shown); err != nil {
@@ -211,9 +211,9 @@ const (
 	sharedLimits = "SHARED LIMITS"
 )
 
-func (o *overall) text(zone *time.Location) string {
+func (o *overall) text(t *terminal) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %s, %s in use, %d waiting, %d closed\n", o.time.In(zone).Format("15:04:05"), entities.Count(o.entities, "entity"),
+	fmt.Fprintf(&b, "%s  %s, %s in use, %d waiting, %d closed\n", o.time.In(t.zone).Format("15:04:05"), entities.Count(o.entities, "entity"),
 		entities.Count(o.inUse, "token"), o.waiting, o.closed)
 	if !o.complete {
 		b.WriteString("There are more, for which there was no time: see --timeout.\n")
@@ -226,7 +226,10 @@ func (o *overall) text(zone *time.Location) string {
 		rows = append(rows, []string{""})
 		rows = append(rows, o.shared.rows(sharedLimits, "")...)
 	}
-	rows, names := fit(withoutEmpty(map[string]bool{busiest: true, longest: true, sharedLimits: true}, rows))
+	rows, names := withoutEmpty(map[string]bool{busiest: true, longest: true, sharedLimits: true}, rows), nameWidth
+	if t.interactive {
+		rows, names = fit(rows)
+	}
 	writeTable(&b, names, rows) // names in a column of one width, so that nothing dances
 	return b.String()
 }

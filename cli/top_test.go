@@ -73,7 +73,7 @@ shop-2                 4/2   1s ago       8    2.92s       2/4  3.9s  booked
 	})
 }
 
-// Shared limits have a table of their own, and lines fit 80 columns whatever the limits.
+// Shared limits have a table of their own, and on a terminal lines fit 80 columns whatever the limits.
 func TestTopOfSharedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
@@ -87,8 +87,8 @@ func TestTopOfSharedLimits(t *testing.T) {
 		}
 		must(t, "pause", url, "a shop with a long name 0", "90m")
 		time.Sleep(time.Second)
+		narrow(t, tryWith(t, &terminal{interactive: true}, "top", url, "--once").out)
 		got := must(t, "top", url)
-		narrow(t, got)
 		if want := `00:00:01  3 entities, 5 tokens in use, 3 waiting, 1 closed
 `; !strings.HasPrefix(got, want) {
 			t.Errorf("it prints\n%s\nwant first\n%s", got, want)
@@ -219,5 +219,24 @@ func TestTopLive(t *testing.T) {
 		if !strings.HasPrefix(after, "00:00:03  1 entity, 1 token in use") || !strings.HasSuffix(after, "\n") || strings.Contains(after, "\x1b") {
 			t.Errorf("left behind: %q", after)
 		}
+	})
+}
+
+// Only a terminal has no place for long reasons.
+func TestTopOfAPipe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b := buckettest.New(t, drip.Options{
+			Size: 20_000, RefreshRate: 20_000, Windows: []drip.Window{{Size: 1_000_000, RefreshInterval: time.Minute}, {Size: 50_000, RefreshInterval: 24 * time.Hour}},
+			Shared: map[string]drip.Limit{"app": {Size: 2, RefreshRate: 1, RefreshInterval: time.Minute}}, Start: time.Unix(0, 0).Add(-24 * time.Hour), Storage: s,
+		})
+		for _, shop := range []string{"a shop with a long name 0", "a shop with a long name 1"} {
+			admit(t, b, shop, 90)
+		}
+		if got := must(t, "top", url); !strings.Contains(got, "shared limits aside") || !strings.Contains(got, "decided") {
+			t.Errorf("in a pipe it prints\n%s", got)
+		}
+		o := tryWith(t, &terminal{interactive: true}, "top", url, "--once")
+		narrow(t, o.out)
 	})
 }
