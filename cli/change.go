@@ -230,7 +230,7 @@ type pin struct {
 
 func (c *pin) flags(set *flag.FlagSet) {
 	set.StringVar(&c.limit, "limit", "", "the limit, a number and an interval: `5/1s`")
-	set.IntVar(&c.burst, "burst", 0, "the most `capacity` that is gathered, if that is not the number of the limit")
+	set.IntVar(&c.burst, "burst", 0, "the most `capacity` that is gathered, if that is more than the number of the limit")
 	set.IntVar(&c.concurrency, "concurrency", 0, "the `number` of operations at once")
 	set.TextVar(&c.during, "for", patience{}, "how long it holds, a `duration`; until drip unpin if it is left out")
 	set.BoolVar(&c.raise, "raise", false, "also above the concurrency, and the window with the same interval, of the consumers")

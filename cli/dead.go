@@ -22,11 +22,11 @@ type dead struct {
 
 func (c *dead) flags(set *flag.FlagSet) {
 	set.BoolVar(&c.json, "json", false, "print JSON")
-	set.BoolVar(&c.yes, "yes", false, "do not ask")
-	set.BoolVar(&c.all, "all", false, "put all dead letters back")
+	set.BoolVar(&c.yes, "yes", false, "requeue: do not ask")
+	set.BoolVar(&c.all, "all", false, "requeue: put all dead letters back")
 	set.StringVar(&c.id, "id", "", "the dead letter with this `ID` alone, as list prints it")
 	set.StringVar(&c.reason, "reason", "", "those that were given up for this `reason` alone")
-	set.IntVar(&c.rows, "rows", 20, "the `number` of dead letters that are listed at most")
+	set.IntVar(&c.rows, "rows", 0, "the `number` of dead letters that list looks at, by default 20")
 	c.timeout.flags(set)
 }
 
@@ -44,8 +44,12 @@ func (c *dead) run(ctx context.Context, t *terminal, args []string) error {
 	}
 	defer b.Close()
 	switch {
-	case c.rows < 1:
+	case c.rows < 0:
 		return usagef("--rows must be above 0")
+	case args[0] == "list" && (c.all || c.yes):
+		return usagef("list takes no --all and no --yes")
+	case args[0] == "requeue" && c.rows > 0:
+		return usagef("requeue takes no --rows")
 	case args[0] == "list":
 		return c.list(ctx, t, b, args[2])
 	case args[0] == "requeue":
@@ -73,7 +77,8 @@ type letterJSON struct {
 func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue string) error {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	letters, more, err := b.Dead(ctx, queue, c.rows)
+	most := cmp.Or(c.rows, 20)
+	letters, more, err := b.Dead(ctx, queue, most)
 	if err != nil {
 		return err
 	}
@@ -96,7 +101,7 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 		none := "There are no dead letters."
 		switch {
 		case more:
-			none = fmt.Sprintf("None of the first %d dead letters is such a one; --rows looks at more.", c.rows)
+			none = fmt.Sprintf("None of the first %d dead letters is such a one; --rows looks at more.", most)
 		case len(letters) > 0:
 			none = "None of the dead letters is such a one."
 		}
@@ -109,7 +114,7 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 	}
 	writeTable(&text, 0, rows)
 	if more {
-		fmt.Fprintf(&text, "These are of the first %d; --rows shows more.\n", c.rows)
+		fmt.Fprintf(&text, "These are of the first %d; --rows shows more.\n", most)
 	}
 	_, err = fmt.Fprint(t.out, text.String())
 	return err

@@ -152,6 +152,9 @@ func dispatch(ctx context.Context, t *terminal, args []string) error {
 		}
 		return nil
 	}
+	if topics[name] != nil {
+		return usagef("drip: there is no command %q; drip help %s says what they are", name, name)
+	}
 	return usagef("drip: there is no command %q; drip help lists those there are", name)
 }
 

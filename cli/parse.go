@@ -108,6 +108,9 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 		if positional[i] == "" {
 			return nil, usagef("%s is empty", name)
 		}
+		if name == "ENTITY" && hasPassword(positional[i]) {
+			return nil, usagef("ENTITY is a URL with a password; it is: drip %s %s", d.name, d.args)
+		}
 	}
 	set.Visit(func(f *flag.Flag) { // an unset variable of a script must not mean all
 		switch value := f.Value.String(); {

@@ -25,6 +25,23 @@ func address(arg string) (string, error) {
 	return "", usagef("the environment variable %s is not set", name)
 }
 
+// hasPassword reports whether an argument is a URL with a password, also with one that is not escaped.
+func hasPassword(arg string) bool {
+	_, rest, ok := strings.Cut(arg, "://")
+	if !ok {
+		return false
+	}
+	if len(inQuery(arg)) > 0 {
+		return true
+	}
+	u, err := url.Parse(arg)
+	if err != nil {
+		return strings.Contains(rest, "@")
+	}
+	_, ok = u.User.Password()
+	return ok
+}
+
 // withoutSecrets takes URLs with a user or a password out of a text. It also takes out the passwords of URLs on the
 // command line, wherever they stand. The errors of the libraries have no passwords. But an argument may be in a wrong
 // place, and a server may repeat its input.

@@ -104,3 +104,19 @@ func TestQuotedSecrets(t *testing.T) {
 		}
 	}
 }
+
+// The state of an entity that is a URL would begin with its password.
+func TestNoURLIsAnEntity(t *testing.T) {
+	_, url := newMemory(t)
+	for _, entity := range []string{"redis://u:topsecret@h", "redis://:topsecret@h:1/0", "redis://u:topsec/ret@h", "postgres://h/db?password=topsecret"} {
+		for _, line := range []string{"inspect URL ENTITY", "inspect URL ENTITY --json", "pause URL ENTITY 1m", "resume URL ENTITY", "unpin URL ENTITY --prefix --yes"} {
+			o := try(t, strings.Fields(strings.NewReplacer("URL", url, "ENTITY", entity).Replace(line))...)
+			if o.status != statusUsage || strings.Contains(o.out+o.err, "topsec") || !strings.Contains(o.err, "ENTITY is a URL with a password") {
+				t.Errorf("drip %s with %s: %+v", line, entity, o)
+			}
+		}
+	}
+	for _, entity := range []string{"https://shop.example", "https://shop.example/@user", "a:b@c"} {
+		must(t, "inspect", url, entity)
+	}
+}

@@ -20,6 +20,8 @@ import (
 func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entry, err error) {
 	if strings.HasPrefix(entity, "history:") { // the storage has a record there that is no entity
 		err = fmt.Errorf(`%w begins with "history:"`, drip.ErrNoEntity)
+	} else if entity == sharedMark {
+		err = fmt.Errorf("%w without a name after %q", drip.ErrNoEntity, sharedMark)
 	} else if r, ok := s.(storage.Reader); ok {
 		e, err = r.Read(ctx, entity)
 	} else {

@@ -88,7 +88,7 @@ func Limit(p drip.Pin) string {
 	return strings.Join(parts, ", ")
 }
 
-// ParsePin makes a Pin of texts: a limit such as "5/1s", and the burst if that is not the same number. Empty texts and
+// ParsePin makes a Pin of texts: a limit such as "5/1s", and the burst if that is more. Empty texts and
 // zero numbers pin nothing. Its error is for the person that has typed the texts.
 func ParsePin(limit string, burst, concurrency int, d time.Duration, raise bool) (p drip.Pin, err error) {
 	p = drip.Pin{Concurrency: concurrency, For: min(d, Longest), Raise: raise}
@@ -117,6 +117,8 @@ func ParsePin(limit string, burst, concurrency int, d time.Duration, raise bool)
 		return p, errors.New("the duration is below 0")
 	case limit == "" && burst > 0:
 		return p, errors.New("a burst needs a limit")
+	case burst > 0 && burst < p.RefreshRate:
+		return p, fmt.Errorf("the burst is %d; it must be at least the number of the limit, %d", burst, p.RefreshRate)
 	case limit == "" && concurrency == 0:
 		return p, errors.New("nothing is pinned: it needs a limit, such as 5/1s, or a concurrency")
 	case burst > 0:
