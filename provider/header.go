@@ -11,18 +11,19 @@ import (
 
 // RetryAfter reads the field Retry-After of a response that came at the time now. The field has seconds, with fractions
 // as Shopify has them, or a date. A date counts from the response's own Date if it has one, else from now. wait is 0
-// for a date in the past, and at most a day. ok is false if the field is missing or malformed.
+// for a date in the past, and at most a day. Of several fields it is the longest. ok is false if there is none, or all are
+// malformed.
 //
 // Source: RFC 9110, section 10.2.3, of June 2022.
 func RetryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {
-	field := h.Get("Retry-After")
-	if n, ok := number(field); ok {
-		return min(longestDay, seconds(n)), true
+	for _, field := range h.Values("Retry-After") {
+		if n, isNumber := number(field); isNumber {
+			wait, ok = max(wait, seconds(n)), true
+		} else if t, err := http.ParseTime(field); err == nil {
+			wait, ok = max(wait, until(t, dateOf(h, now))), true
+		}
 	}
-	if t, err := http.ParseTime(field); err == nil {
-		return min(longestDay, until(t, dateOf(h, now))), true
-	}
-	return 0, false
+	return min(longestDay, wait), ok
 }
 
 // dateOf is when the response says that it was made; now if it does not.
@@ -109,6 +110,10 @@ func threeFields(quotas []Quota, h http.Header, prefix string, now time.Time) []
 		q := Quota{
 			Name: h.Get(prefix + "Resource"), Unit: "requests",
 			Limit: count(at(limits, i)), Remaining: count(at(remaining, i)), Reset: resetOf(at(resets, i), now),
+		}
+		// Some providers count on below zero, but others have -1 for no limit.
+		if below, negative := strings.CutPrefix(strings.TrimSpace(at(remaining, i)), "-"); negative && q.Limit > 0 && count(below) > 0 {
+			q.Remaining = 0
 		}
 		if q.Limit != Unknown || q.Remaining != Unknown || q.Reset != 0 {
 			quotas = append(quotas, q)

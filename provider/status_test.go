@@ -51,6 +51,10 @@ func TestRetryAfter(t *testing.T) {
 		{"Retry-After: Sat, 21 Nov 2026 11:59:59 GMT", 0, true},
 		{"Retry-After: Sat, 21 Nov 2076 12:00:00 GMT", longestDay, true},
 		{"Retry-After: Sat, 21 Nov 2026 12:00:30", 0, false},
+		{"Retry-After: 10\nRetry-After: 20", 20 * time.Second, true}, // of the provider and of a proxy
+		{"Retry-After: 20\nRetry-After: 10", 20 * time.Second, true},
+		{"Retry-After:\nRetry-After: 20", 20 * time.Second, true},
+		{"Retry-After: 0\nRetry-After: soon", 0, true},
 		{"Date: Sat, 21 Nov 2026 11:58:00 GMT\nRetry-After: Sat, 21 Nov 2026 11:58:10 GMT", 10 * time.Second, true}, // our clock is fast
 	} {
 		got, ok := RetryAfter(header(c.lines), noon)
@@ -142,6 +146,14 @@ func TestParse(t *testing.T) {
 			403, "Date: Sat, 21 Nov 2026 12:29:50 GMT\nx-ratelimit-limit: 60\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 1795264200\nx-ratelimit-resource: core", "",
 			throttled(10*s, requests("core", 60, 0, 0, 10*s)),
 		},
+		"below zero": {
+			403, "X-RateLimit-Limit: 60\nX-RateLimit-Remaining: -5\nX-RateLimit-Reset: 300", "", throttled(5*m, requests("", 60, 0, 0, 5*m)),
+		},
+		"below zero, of two windows": {
+			429, "X-RateLimit-Limit: 1, 60\nX-RateLimit-Remaining: -1, 7\nX-RateLimit-Reset: 2, 300", "",
+			throttled(2*s, requests("", 1, 0, 0, 2*s), requests("", 60, 7, 0, 5*m)),
+		},
+		"-1 for no limit": {403, "X-RateLimit-Limit: -1\nX-RateLimit-Remaining: -1", "", fine()},
 		"GitHub, a reset that is past": {
 			429, "x-ratelimit-remaining: 0\nx-ratelimit-reset: 1795260000", "", throttled(0, requests("", Unknown, 0, 0, 0)),
 		},
