@@ -215,8 +215,11 @@ func (r Rule) check() error {
 	if r.unit != "" && (r.kind == fixedWindow || r.kind == calendar || r.kind == concurrency) {
 		return errors.New("it counts calls only")
 	}
-	if r.burst != 0 && (r.kind != slidingWindow || r.burst < 1 || r.burst > r.n/2) {
-		return errors.New("only a sliding window has a Burst, of 1 to half of its calls")
+	if r.burst != 0 && r.kind != slidingWindow {
+		return errors.New("only a sliding window has a Burst")
+	}
+	if r.burst < 0 || r.burst > r.n/2 {
+		return fmt.Errorf("a Burst is from 1 to %d, half of the window", r.n/2)
 	}
 	return nil
 }

@@ -121,8 +121,9 @@ func TestLimitErrors(t *testing.T) {
 		{0, []Rule{FixedWindow(5, time.Microsecond)}, "a window must be whole milliseconds"},
 		{0, []Rule{FixedWindow(5, 500*24*time.Hour)}, "a window must be whole milliseconds"},
 		{0, []Rule{FixedWindow(5, time.Minute), Concurrency(5)}, "nothing is left of it with 5 calls in flight"},
-		{0, []Rule{SlidingWindow(10, time.Second).Burst(6)}, "only a sliding window has a Burst, of 1 to half"},
-		{0, []Rule{SlidingWindow(10, time.Second).Burst(0)}, "only a sliding window has a Burst"},
+		{0, []Rule{SlidingWindow(10, time.Second).Burst(6)}, "a Burst is from 1 to 5, half of the window"},
+		{0, []Rule{SlidingWindow(5, time.Second).Burst(5)}, "a Burst is from 1 to 2, half of the window"},
+		{0, []Rule{SlidingWindow(10, time.Second).Burst(0)}, "a Burst is from 1 to 5, half of the window"},
 		{0, []Rule{LeakyBucket(10, 1).Burst(2)}, "only a sliding window has a Burst"},
 		{0, []Rule{Concurrency(0)}, "0 at a time: the number is 0; it must be from 1"},
 	} {
