@@ -15,7 +15,8 @@ const (
 
 // Anthropic returns the limits of the Claude API for one class of models: calls, input tokens and output tokens a
 // minute. The three numbers depend on model and tier; the Console's page of limits shows them. Preset.About says how
-// tokens count.
+// tokens count. Parse reads the Retry-After of a refusal. It does not read the fields anthropic-ratelimit-…: their reset is
+// the time at which the limit is full again.
 func Anthropic(calls, input, output int) Preset {
 	return Preset{
 		Name: "Anthropic", Entity: "organization and class of models", Wait: time.Minute,
@@ -27,17 +28,19 @@ func Anthropic(calls, input, output int) Preset {
 	}
 }
 
-// anthropicTier1 is the lowest tier that Anthropic has published for Claude Sonnet 4 and Opus 4. Newer models have more.
+// anthropicTier1 is the lowest tier that Anthropic published in 2025.
 func anthropicTier1() []Preset {
 	p := Anthropic(50, 30_000, 8_000)
 	p.Name += ", tier 1"
-	p.About += " These numbers are of Claude Sonnet 4 and Opus 4."
+	p.About += " These are numbers of 2025, for Claude Sonnet 4 and Opus 4, to try limits with. Anthropic now has other tiers, with other " +
+		"limits: take those of your account."
 	return []Preset{p}
 }
 
 // OpenAI returns the limits of OpenAI's API for one model: calls, and input and output tokens together, a minute. The numbers
 // depend on model and tier: the page of a model and the account's limits show them, and so do the headers
-// x-ratelimit-limit-requests and x-ratelimit-limit-tokens.
+// x-ratelimit-limit-requests and x-ratelimit-limit-tokens. Parse reads the Retry-After of a refusal. It does not read the
+// fields x-ratelimit-reset-requests and -tokens: they tell when the limit is full again.
 func OpenAI(calls, tokens int) Preset {
 	return Preset{
 		Name: "OpenAI", Entity: "organization or project, and model", Wait: time.Minute,
@@ -56,10 +59,11 @@ func Gemini(calls, input, callsADay int) Preset {
 	}
 	return Preset{
 		Name: "Gemini", Entity: "project and model", Wait: time.Minute,
-		About: "The day ends at midnight of Pacific time. A program without a time zone database keeps the calls a day in any 24 " +
-			"hours. A quarter of the tokens may be taken at once, so a call has at most as many.",
+		About: "The day ends at midnight of Pacific time. A twentieth of its calls, at least one, may be in flight, and as many are left " +
+			"out. A program without a time zone database keeps the calls a day in any 24 hours. A quarter of the tokens may be taken " +
+			"at once, so a call has at most as many.",
 		Rules: rules(
-			SlidingWindow(calls, time.Minute), SlidingWindow(input, time.Minute).Burst(input/4).Of(InputTokens), daily,
+			SlidingWindow(calls, time.Minute), SlidingWindow(input, time.Minute).Burst(max(1, input/4)).Of(InputTokens), daily,
 		),
 		Source: "https://ai.google.dev/gemini-api/docs/rate-limits", Checked: checked,
 	}

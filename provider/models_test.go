@@ -2,6 +2,7 @@ package provider
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,16 @@ func TestGeminiDay(t *testing.T) {
 	daily := o.Windows[len(o.Windows)-1]
 	if daily.Align.String() != "daily America/Los_Angeles" || daily.Size != 950 || daily.RefreshRate != daily.Size && daily.RefreshRate != 0 {
 		t.Errorf("the day is %+v", daily)
+	}
+}
+
+// Small limits are kept, too.
+func TestSmallGemini(t *testing.T) {
+	if _, err := Gemini(2, 3, 20).Limit(time.Second); err != nil {
+		t.Error(err)
+	}
+	if _, err := Gemini(2, 1, 20).Limit(time.Second); err == nil || !strings.Contains(err.Error(), "the number is 1") {
+		t.Errorf("of one token a minute: %v", err)
 	}
 }
 
