@@ -202,12 +202,12 @@ func (x *index) note(r *entities.Report, pass int) {
 	x.version++
 }
 
-// totals are about everything the index knows, but for shared limits.
+// totals are about everything the index knows. Of shared limits there is only the number.
 type totals struct {
-	Entities, InUse, Waiting, Closed, Pinned int
-	Complete                                 bool // everything was read once
-	Ended                                    time.Time
-	Err                                      error // of the last reading
+	Entities, Shared, InUse, Waiting, Closed, Pinned int
+	Complete                                         bool // everything was read once
+	Ended                                            time.Time
+	Err                                              error // of the last reading
 }
 
 // sorting is all rows in one order.
@@ -307,6 +307,7 @@ func (x *index) sort(by string) *sorting {
 			s.rows[i] = r
 		}
 		if _, shared := entities.SharedLimit(r.name); shared {
+			s.totals.Shared++
 			continue
 		}
 		s.totals.Entities++

@@ -512,7 +512,7 @@ func TestSharedLimits(t *testing.T) {
 		}
 		h := newSite(t, options)
 		status, text := h.get(t, "?by=name")
-		has(t, text, ">shared limit app<", ">shop-4<", "<strong>5</strong> entities", "1 to 7 of 7")
+		has(t, text, ">shared limit app<", ">shop-4<", "<strong>5</strong> entities", "<strong>2</strong> shared limits", "1 to 7 of 7")
 		if known && (want.Limit != "app" || !strings.Contains(text, "the shared limit &#34;app&#34;")) {
 			t.Errorf("%d: shop-4 is bound by %q; the page says\n%s", status, want.Limit, text)
 		}
