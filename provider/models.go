@@ -33,7 +33,7 @@ func anthropicTier1() []Preset {
 	p := Anthropic(50, 30_000, 8_000)
 	p.Name += ", tier 1"
 	p.About += " These are numbers of 2025, for Claude Sonnet 4 and Opus 4, to try limits with. Anthropic now has other tiers, with other " +
-		"limits: take those of your account."
+		"limits. The Console shows the limits of your account."
 	return []Preset{p}
 }
 
