@@ -126,7 +126,7 @@ snapshot.
 A snapshot reads all that is stored, in steps of a thousand entities that delay
 no decision. After --timeout it shows the part that it has read, and says so.
 The pause between two snapshots is at least four times the time that one takes.
-On a terminal it cuts long lines; in a pipe it cuts only names.
+On a terminal top cuts long lines; in a pipe it cuts only names.
 
   in use    tokens in use
   decided   time since the last decision
