@@ -133,9 +133,9 @@ type Options struct {
 	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows. Refusals and
 	// announcements of the provider move the level. Use it for a provider whose limit is lower than documented, shared with
 	// others, or changing. Throttled lowers the level: to a little less than the provider has let pass since the refusal
-	// before, or to eight tenths at first. The level then rises with the third power of the time: it changes little for
-	// minutes, and doubles in seven minutes. After an hour it is whole, so windows longer than an hour always are. Announced
-	// bounds it. After a pause of a minute, or of ten intervals up to ten minutes, it is half as high for ten seconds. It is
+	// before, or to eight tenths at first. The level then rises: slowly in the first minutes, then faster (with the third
+	// power of the time). It has doubled after seven minutes. It is back at 1 after an hour, so it does not reduce windows
+	// longer than an hour. Announced bounds it. After a pause of a minute, or of ten intervals up to ten minutes, it is half as high for ten seconds. It is
 	// never below 2 % nor above the limit. The storage keeps it, so it holds in all processes from the next decision on.
 	// Admit postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false:
 	// Throttled changes no limit.

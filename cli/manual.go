@@ -75,7 +75,7 @@ A URL cannot name a Redis Cluster. AMQP-URL names a RabbitMQ:
 Escape characters such as @ and / in a password: %40, %2F. Other users of this
 machine can see a command line in the list of processes. To avoid that, name an
 environment variable that holds the URL: env:REDIS_URL. No output and no error
-of drip repeats a URL or a password.
+of drip repeats a URL or a password: as ENTITY it refuses a URL with a password.
 `
 
 const limitsHelp = `--limits tells what the consumers allow an entity: JSON, or a file of it. It has

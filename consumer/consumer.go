@@ -129,8 +129,8 @@ type Options struct {
 	// wait for a token, or for a window, for up to five seconds. Defaults to 4096.
 	Hold int
 
-	// Handlers is the most handlers at once. An entity takes at most three times as many of them, and of Prefetch, as it
-	// leaves free: three quarters when no other entity runs. Its further messages wait in delay queues when none of its
+	// Handlers is the most handlers at once. An entity takes at most three quarters of the places of Handlers and of
+	// Prefetch that the other entities leave. Its further messages wait in delay queues when none of its
 	// handlers ends for a second. Defaults to 1024.
 	Handlers int
 
