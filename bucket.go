@@ -135,10 +135,10 @@ type Options struct {
 	// others, or changing. Throttled lowers the level: to a little less than the provider has let pass since the refusal
 	// before, or to eight tenths at first. The level then rises: slowly in the first minutes, then faster (with the third
 	// power of the time). It has doubled after seven minutes. It is back at 1 after an hour, so it does not reduce windows
-	// longer than an hour. Announced bounds it. After a pause of a minute, or of ten intervals up to ten minutes, it is half as high for ten seconds. It is
-	// never below 2 % nor above the limit. The storage keeps it, so it holds in all processes from the next decision on.
-	// Admit postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false:
-	// Throttled changes no limit.
+	// longer than an hour. Announced bounds it. After a pause of a minute, or of ten intervals up to ten minutes, it is
+	// half as high for ten seconds. It is never below 2 % nor above the limit. The storage keeps it, so it holds in all
+	// processes from the next decision on. Admit postpones an operation that costs more than the Size at the level as long
+	// as that is so. Defaults to false: Throttled changes no limit.
 	Follow bool
 
 	// History keeps in the storage, for an hour, how much each entity and each shared limit used in each minute: see
