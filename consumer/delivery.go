@@ -307,7 +307,8 @@ func (s *session) store(m *message) error {
 	return err
 }
 
-// bury sends the message to the dead letters. When their queue takes no messages, the message waits and is buried later.
+// bury sends the message to the dead letters. When their queue takes no messages, the message waits and is buried later. One that
+// can wait nowhere else waits in hand: given back it would come again at once, and run again.
 func (s *session) bury(m *message, reason string, cause error) error {
 	msg := m.deadLetter(reason, cause)
 	publish := s.telemetry.timed(m.record, s.deadQueue(), func() error {
@@ -326,16 +327,20 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		})
 		err = s.insist(mostRefusals, publish)
 	}
-	switch {
-	case errors.Is(err, errRefused) || errors.Is(err, errSilent):
+	if errors.Is(err, errRefused) || errors.Is(err, errSilent) {
 		s.o.Logger.Warn("the dead letters take no messages", "reason", reason, "message_id", m.MessageId, "error", err)
 		m.postponeBy(jitter(buriedLate))
 		if reason == reasonFailed || reason == reasonTooOften {
 			m.Attempts = max(m.Attempts, s.o.Attempts) // it has had its last one, perhaps before its time
 		}
 		m.record.became(wasForwarded, "")
-		return s.store(m)
-	case err == nil && reason != reasonFailed: // failed logs that reason
+		if err = s.store(m); !errors.Is(err, ErrUnpostponable) {
+			return err
+		}
+		m.record.became(wasDeadLettered, reason)
+		err = s.insist(math.MaxInt, publish)
+	}
+	if err == nil && reason != reasonFailed { // failed logs that reason
 		s.o.Logger.WarnContext(m.record.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age().String())
 	}
 	return err

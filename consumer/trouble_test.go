@@ -723,3 +723,33 @@ func TestMessageThatNoQueueTakes(t *testing.T) {
 	ctl(t, server, "clear_policy", queue)
 	eventuallyIn(t, time.Minute, "it is handled", func() bool { return l.count() == 1 })
 }
+
+// A message with headers that leave no room for a postponement cannot wait elsewhere for dead letters that take no messages. It
+// waits in hand, and the handler does not get it again.
+func TestLargeHeadersWhenTheDeadLettersRefuse(t *testing.T) {
+	for reason, err := range map[string]error{reasonFailed: Permanent(errors.New("no such invoice")), reasonTooLarge: errors.New("try again")} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			server := servers.UseRabbitMQ(t)
+			b := connect(t, server.URL())
+			queue := b.queue()
+			ctl(t, server, "set_policy", queue, "^"+queue+`\.drip\.dead$`, `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
+			p, url := through(t, b.url, 0)
+			refused := p.counts(func(f frame) bool { return f.fromBroker && f.is(basicNack) })
+			var handled atomic.Int64
+			handle := func(context.Context, *amqp.Delivery) error {
+				handled.Add(1)
+				return err
+			}
+			running(t, Options{URL: url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: quiet})
+			begun(t, b, queue)
+			b.publish(queue, amqp.Publishing{MessageId: "m", Headers: amqp.Table{"large": strings.Repeat("x", 130_500)}, Body: []byte("body")})
+			eventuallyIn(t, time.Minute, "it is refused more often than a message that can wait elsewhere", func() bool { return refused.Load() > 2*mostRefusals })
+			ctl(t, server, "clear_policy", queue)
+			letter := b.letter(queue)
+			if n := handled.Load(); n != 1 || letter.Headers[headerReason] != reason || string(letter.Body) != "body" {
+				t.Errorf("it was handled %d times, and its dead letter has the reason %v", n, letter.Headers[headerReason])
+			}
+		})
+	}
+}
