@@ -310,8 +310,9 @@ func (s *session) finish(over <-chan struct{}) {
 	case <-over:
 	}
 	// The last acknowledgements may be on their way inside the broker. When their channel closes the broker drops the
-	// acknowledgements that have not reached a quorum queue, and would deliver the handled messages again.
-	if s.broken.Err() == nil {
+	// acknowledgements that have not reached a quorum queue, and would deliver the handled messages again. So also after the drain
+	// time, when handlers have returned in their grace.
+	if !s.conn.IsClosed() {
 		within(settleTime, over)
 	}
 	s.ruined()

@@ -330,7 +330,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}()
 	if !within(c.o.DrainTime, drained) {
 		stopHandlers()
-		if !within(handlerGrace, drained) {
+		if !within(handlerGrace+settleTime, drained) {
 			err = fmt.Errorf("consumer: drain: %w after %v", ErrStillRunning, c.o.DrainTime)
 		}
 	}

@@ -98,6 +98,41 @@ func TestShutdownUnderLoad(t *testing.T) {
 	}
 }
 
+// Handlers that return nil in the grace after the drain time have handled their messages. The broker takes their acknowledgements in.
+func TestHandledAfterTheDrainTime(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	_, err := b.ch.QueueDelete(queue, false, false, false)
+	b.must(err)
+	b.declare(queue, Quorum)
+	const n = 500
+	b.publish(queue, numbered(0, n)...)
+	var l ledger
+	begun := make(chan struct{}, n)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := begin(ctx, made(t, Options{
+		URL: b.url, Queue: queue, Prefetch: 1000, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: 100 * time.Millisecond,
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return l.Handle(ctx, d)
+		}),
+	}))
+	for range n {
+		<-begun
+	}
+	cancel()
+	b.must(<-ended)
+	// The broker gives back what it has no acknowledgement of when it takes in the end of the connection. A slow one may miss some.
+	eventually(t, "nobody consumes", func() bool { return b.consumers(queue) == 0 })
+	time.Sleep(time.Second)
+	if back := b.count(queue); back > n/10 || l.count() != n {
+		t.Errorf("%d of %d were handled, and Run returned nil, but %d are back in the queue", l.count(), n, back)
+	}
+}
+
 // drain takes the messages out of all queues of a work queue but the dead letters, and tells from which, and their ids.
 func (b *broker) drain(queue string, of func(from, id string)) {
 	b.t.Helper()
