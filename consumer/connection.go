@@ -94,8 +94,8 @@ type session struct {
 	due      <-chan amqp.Delivery
 	inHand   sync.WaitGroup
 
-	suspected bool                    // suspect has asked whether the work queue is a stream
-	hopeless  context.CancelCauseFunc // ends Run with an error
+	known    bool                    // whether the work queue is a stream
+	hopeless context.CancelCauseFunc // ends Run with an error
 
 	// waiting ends when messages in hand should go back to the broker instead of waiting any longer: Run is over, or the
 	// session is. broken ends when the session can't acknowledge any more, or when handlers have to stop. It is the
@@ -114,8 +114,11 @@ func (c *Consumer) begin(ctx, handlers context.Context, hopeless context.CancelC
 	}
 	s := &session{Consumer: c, conn: conn, hopeless: hopeless}
 	err = s.open(ctx)
+	if err == nil {
+		s.known, err = c.delays.examineType(ctx, c.o.Queue)
+	}
 	if err == nil && start {
-		err = c.delays.examine(ctx, c.o.Queue)
+		err = c.delays.examine(ctx)
 	}
 	if err == nil {
 		err = c.delays.publisher.declare(ctx, c.declareOwn)
@@ -239,12 +242,12 @@ func (s *session) run(ctx context.Context) {
 }
 
 // suspect reports whether the work queue is a stream, after a delivery with a header that a stream or a publisher adds. It
-// asks once a session: a user without the permission to configure the queue has no other way to find out.
+// asks once a session, and only without the permission to configure the queue: asking costs a message of the queue a delivery.
 func (s *session) suspect() bool {
-	if s.suspected {
+	if s.known {
 		return false
 	}
-	s.suspected = true
+	s.known = true
 	err := s.isStream()
 	if err != nil {
 		s.hopeless(err)
@@ -267,7 +270,7 @@ func (s *session) isStream() error {
 		return nil
 	}
 	if _, _, err = ch.Get(s.o.Queue, false); code(err) == amqp.NotImplemented {
-		return errStream(s.o.Queue)
+		return fmt.Errorf("%w: %q %w", ErrQueue, s.o.Queue, errStream)
 	}
 	return nil
 }

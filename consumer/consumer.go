@@ -351,6 +351,9 @@ func (c *Consumer) again(ctx, handlers context.Context, hopeless context.CancelC
 		if err == nil {
 			return s
 		}
+		if errors.Is(err, errStream) {
+			hopeless(err)
+		}
 		if ctx.Err() == nil {
 			c.o.Logger.Warn("cannot consume, will try again", "error", err)
 		}

@@ -120,7 +120,10 @@ func OpenDelayQueues(ctx context.Context, o DelayQueuesOptions) (*DelayQueues, e
 		err = start(ctx, o.FailFast, q.publisher.log, func() error {
 			err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkQueue(ch, o.Queue) })
 			if err == nil {
-				err = q.examine(ctx, o.Queue)
+				_, err = q.examineType(ctx, o.Queue)
+			}
+			if err == nil {
+				err = q.examine(ctx)
 			}
 			if err == nil {
 				err = q.begin(ctx, true)

@@ -85,13 +85,19 @@ func permissions(err error) error {
 	return err
 }
 
+// examineType is checkType, on a channel of the publisher.
+func (q *DelayQueues) examineType(ctx context.Context, work string) (known bool, err error) {
+	err = q.publisher.declare(ctx, func(ch *amqp.Channel) (err error) {
+		known, err = checkType(ch, work)
+		return err
+	})
+	return known, err
+}
+
 // examine checks that the broker has the features and permissions that drip needs, before a message needs them.
-func (q *DelayQueues) examine(ctx context.Context, work string) error {
+func (q *DelayQueues) examine(ctx context.Context) error {
 	probe := q.prefix + "probe"
-	err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkType(ch, work) })
-	if err == nil {
-		err = q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkPermissions(ch, probe) })
-	}
+	err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkPermissions(ch, probe) })
 	if err == nil && q.queueType == Quorum {
 		err = q.publisher.supportsQuorum(ctx, probe)
 	}
@@ -112,22 +118,29 @@ func checkPermissions(ch *amqp.Channel, name string) error {
 	return err
 }
 
-// checkType returns ErrQueue if a queue is a stream, as far as the broker tells. It declares the queue with a type that does
-// not exist, and the broker's error names the real type, if the user has the permission to configure the queue.
-func checkType(ch *amqp.Channel, name string) error {
-	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "drip asks for the type"})
-	if code(err) == amqp.PreconditionFailed && strings.Contains(err.Error(), "'stream'") {
-		return errStream(name)
+// checkType returns errStream if a queue is a stream. known tells whether the broker has named the type. checkType declares the
+// queue with a type that does not exist, and the broker's error names the real type, if the user has the permission to
+// configure the queue.
+func checkType(ch *amqp.Channel, name string) (known bool, err error) {
+	_, err = ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "drip asks for the type"})
+	switch code(err) {
+	case amqp.AccessRefused:
+		return false, nil
+	case amqp.PreconditionFailed:
+		text := err.Error()
+		current := strings.LastIndex(text, "current is") // the name of the queue is before
+		if current < 0 {
+			return false, nil
+		}
+		if strings.Contains(text[current:], "'stream'") {
+			return true, fmt.Errorf("%w: %q %w", ErrQueue, name, errStream)
+		}
+		return true, nil
 	}
-	if code(err) == amqp.PreconditionFailed || code(err) == amqp.AccessRefused {
-		return nil
-	}
-	return err
+	return false, err
 }
 
-func errStream(queue string) error {
-	return fmt.Errorf("%w: %q is a stream, which keeps acknowledged messages; use a quorum or a classic queue", ErrQueue, queue)
-}
+var errStream = errors.New("is a stream, which keeps acknowledged messages; use a quorum or a classic queue")
 
 // ErrBroker is the error of Run and OpenDelayQueues when the broker has no quorum queues that dead-letter at least once.
 var ErrBroker = errors.New("the broker has no quorum queues that dead-letter at least once")

@@ -98,6 +98,23 @@ func TestQueueBecomesAStream(t *testing.T) {
 	b.endsRun(queue, ended)
 }
 
+// A publisher may set the header that a stream adds. If the queue is known to be none, that costs no message a delivery.
+func TestStreamHeaderCostsNothing(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	_, err := b.ch.QueueDelete(queue, false, false, false)
+	b.must(err)
+	_, err = b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": 0})
+	b.must(err)
+	messages := numbered(0, 20)
+	messages[0].Headers = amqp.Table{"x-stream-offset": int64(1)}
+	b.publish(queue, messages...)
+	var l ledger
+	running(t, Options{URL: b.url, Queue: queue, Prefetch: 1, Limiter: &free{}, Entity: byID, Handler: &l, Logger: quiet})
+	eventuallyIn(t, time.Minute, "all are handled", func() bool { return l.count() == 20 })
+}
+
 // becomesStream puts a stream in the place of a queue.
 func (b *broker) becomesStream(queue string) {
 	b.t.Helper()
