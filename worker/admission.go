@@ -49,6 +49,31 @@ func (p plain) Cancel(ctx context.Context, entity string, a drip.Admission) erro
 func (plain) Renew(_ context.Context, _ string, l drip.Lease) (drip.Lease, error) { return l, nil }
 func (plain) Throttled(context.Context, string, time.Duration) error              { return nil }
 
+// careful is an Admitter that returns a panic as an error: each call may call the user's Options.Limits, which may panic.
+type careful struct{ Admitter }
+
+func (c careful) Admit(ctx context.Context, entity string, r drip.Request) (a drip.Admission, err error) {
+	err = caught(func() (err error) { a, err = c.Admitter.Admit(ctx, entity, r); return err })
+	return a, err
+}
+
+func (c careful) Settle(ctx context.Context, entity string, l drip.Lease, cost int, costs ...drip.Costs) error {
+	return caught(func() error { return c.Admitter.Settle(ctx, entity, l, cost, costs...) })
+}
+
+func (c careful) Cancel(ctx context.Context, entity string, a drip.Admission) error {
+	return caught(func() error { return c.Admitter.Cancel(ctx, entity, a) })
+}
+
+func (c careful) Renew(ctx context.Context, entity string, l drip.Lease) (longer drip.Lease, err error) {
+	err = caught(func() (err error) { longer, err = c.Admitter.Renew(ctx, entity, l); return err })
+	return longer, err
+}
+
+func (c careful) Throttled(ctx context.Context, entity string, retryAfter time.Duration) error {
+	return caught(func() error { return c.Admitter.Throttled(ctx, entity, retryAfter) })
+}
+
 // Admit asks the limiter about a message. With a Delay of zero the message may run: call Run. Otherwise postpone it; its Note
 // has the ticket.
 //
@@ -63,11 +88,7 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 		}
 		r := m.Request
 		r.Ticket = m.Note.Ticket
-		var a drip.Admission
-		err := caught(func() (err error) { // the user's Options.Limits may panic
-			a, err = w.limiter.Admit(ctx, m.Entity, r)
-			return err
-		})
+		a, err := w.limiter.Admit(ctx, m.Entity, r)
 		switch {
 		case err == nil:
 			if w.outage.Works() {

@@ -44,7 +44,7 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		return w.postpone(m, Refused, refused.RetryAfter, err)
 	case refused != nil:
 		delay := max(refused.RetryAfter, w.o.RetryDelay)
-		if _, cannot := w.limiter.(plain); told && !cannot {
+		if told && w.books {
 			var late bool
 			if delay, late = w.rebook(ctx, m, delay); late {
 				return w.GiveUp(m, lateFor(err))

@@ -75,7 +75,8 @@ type Options[M any] struct {
 // Worker takes messages through a limit. Make one with New; it is safe for concurrent use.
 type Worker[M any] struct {
 	o       Options[M]
-	limiter Admitter
+	limiter careful
+	books   bool // the limiter is an Admitter
 
 	outage    outage.Outage
 	unlimited atomic.Int64 // how many messages have run without a limit in this outage
@@ -99,11 +100,11 @@ func New[M any](o Options[M]) (*Worker[M], error) {
 	}
 	o.RetryDelay = cmp.Or(o.RetryDelay, time.Second)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	l, ok := o.Limiter.(Admitter)
-	if !ok {
+	l, books := o.Limiter.(Admitter)
+	if !books {
 		l = plain{o.Limiter}
 	}
-	return &Worker[M]{o: o, limiter: l}, nil
+	return &Worker[M]{o: o, limiter: careful{l}, books: books}, nil
 }
 
 // Kind is the kind of an Outcome.

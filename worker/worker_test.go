@@ -785,3 +785,43 @@ func TestPanicOfLimits(t *testing.T) {
 		}
 	})
 }
+
+// It ends the process in no call of the limiter after Admit either. The lease of the operation ends by itself.
+func TestPanicOfLimitsAfterAdmit(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes  time.Duration // by the operation, whose lease has two seconds
+		result error
+		kind   Kind
+	}{
+		"it succeeds":          {kind: Done},
+		"it fails":             {result: errors.New("failure"), kind: Retried},
+		"it is throttled":      {result: Throttled(time.Minute, nil), kind: Refused},
+		"its lease is renewed": {takes: time.Second, kind: Done},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var broken atomic.Bool
+				bucket := buckettest.New(t, drip.Options{Concurrency: 1, Lease: 2 * time.Second, Limits: func(context.Context, string) (drip.Limit, error) {
+					if broken.Load() {
+						panic("no plan")
+					}
+					return drip.Limit{Size: 5}, nil
+				}})
+				w := newWorker(t, Options[string]{Limiter: bucket, Attempts: 3})
+				out := w.Do(t.Context(), "shop", "", func(context.Context) error {
+					broken.Store(true)
+					time.Sleep(c.takes)
+					return c.result
+				})
+				if out.Kind != c.kind || !errors.Is(out.Err, c.result) {
+					t.Errorf("Do = %+v", out)
+				}
+				broken.Store(false)
+				time.Sleep(3 * time.Second)
+				if s, err := bucket.Inspect(t.Context(), "shop"); err != nil || s.InUse != 0 {
+					t.Errorf("%d tokens are out, %v", s.InUse, err)
+				}
+			})
+		})
+	}
+}
