@@ -137,17 +137,14 @@ func (s *session) advance(d *delivery) error {
 	var err error
 	d.limited, err = s.worker.Open(user, m.Note)
 	m.entity = d.limited.Entity
-	if err != nil {
-		return s.failed(d, err)
-	}
 	m.record.of(m.entity)
 	switch {
+	case m.given != "":
+		return s.bury(m, m.given, nil)
+	case err != nil:
+		return s.failed(d, err)
 	case d.back && time.Now().UnixMilli() > m.expires():
 		return s.bury(m, reasonExpired, nil)
-	case d.back && m.Attempts >= s.o.Attempts && s.o.MaxPostponements > 0 && m.Postponements >= s.o.MaxPostponements:
-		return s.bury(m, reasonTooOften, nil)
-	case d.back && m.Attempts >= s.o.Attempts:
-		return s.bury(m, reasonFailed, errBuriedLate)
 	}
 	in := rooms{s.fresh, s.handlers}
 	if d.back {
@@ -172,8 +169,6 @@ func (s *session) advance(d *delivery) error {
 	}
 	return s.operate(d, user, in)
 }
-
-var errBuriedLate = errors.New("it has failed as often as it may; the error is in the log")
 
 // admit asks whether a message may run. A message that has come back may stay in hand and ask again. With a delay of zero the
 // message has places in its rooms.
@@ -310,11 +305,12 @@ func (s *session) store(m *message) error {
 // bury sends the message to the dead letters. When their queue takes no messages, the message waits and is buried later. One that
 // can wait nowhere else waits in hand: given back it would come again at once, and run again.
 func (s *session) bury(m *message, reason string, cause error) error {
-	msg := m.deadLetter(reason, cause)
+	m.giveUp(reason, cause)
+	msg := m.deadLetter()
 	publish := s.telemetry.timed(m.record, s.deadQueue(), func() error {
 		return s.delays.publisher.publish(s.broken, s.waiting, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
 	})
-	m.record.became(wasDeadLettered, reason)
+	m.record.became(wasDeadLettered, m.given)
 	err := s.insist(mostRefusals, publish)
 	for _, most := range []int{1024, 0} {
 		if !errors.Is(err, ErrUnpostponable) {
@@ -328,20 +324,17 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		err = s.insist(mostRefusals, publish)
 	}
 	if errors.Is(err, errRefused) || errors.Is(err, errSilent) {
-		s.o.Logger.Warn("the dead letters take no messages", "reason", reason, "message_id", m.MessageId, "error", err)
+		s.o.Logger.Warn("the dead letters take no messages", "reason", m.given, "message_id", m.MessageId, "error", err)
 		m.postponeBy(jitter(buriedLate))
-		if reason == reasonFailed || reason == reasonTooOften {
-			m.Attempts = max(m.Attempts, s.o.Attempts) // it has had its last one, perhaps before its time
-		}
 		m.record.became(wasForwarded, "")
 		if err = s.store(m); !errors.Is(err, ErrUnpostponable) {
 			return err
 		}
-		m.record.became(wasDeadLettered, reason)
+		m.record.became(wasDeadLettered, m.given)
 		err = s.insist(math.MaxInt, publish)
 	}
-	if err == nil && reason != reasonFailed { // failed logs that reason
-		s.o.Logger.WarnContext(m.record.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age().String())
+	if err == nil && m.given != reasonFailed { // failed logs that reason
+		s.o.Logger.WarnContext(m.record.context(s.broken), "a message went to the dead letters", "reason", m.given, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age().String())
 	}
 	return err
 }

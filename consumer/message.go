@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,6 +42,8 @@ type message struct {
 	amqp.Delivery // without drip's headers, with the exchange, routing key, … of the first publishing
 	worker.Note
 	entity string          // once it is known
+	given  string          // the reason for which it was given up, "" if it was not
+	cause  string          // the text of its error then
 	stored bool            // a copy has the ticket
 	record *deliveryRecord // nil without telemetry
 }
@@ -65,7 +68,7 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 		m.read(note, now)
 	}
 	if !trusted {
-		m.Note = fresh
+		m.Note, m.given, m.cause = fresh, "", ""
 	}
 	m.Headers = amqp.Table{}
 	for name, v := range h {
@@ -108,8 +111,8 @@ func ofDeadLetter(name string) bool {
 	return false
 }
 
-// note returns the headerNote of a copy: a Note, and then the properties that drip's publishing replaces, as words
-// name=value, with the values escaped as in the query of a URL.
+// note returns the headerNote of a copy: a Note, the properties that drip's publishing replaces, and why the message was given up
+// if it waits for the dead letters. They are words name=value, with the values escaped as in the query of a URL.
 func (m *message) note() string {
 	b := append(make([]byte, 0, 192), m.Note.String()...)
 	text := func(name, v string) { b = append(append(b, name...), url.QueryEscape(v)...) }
@@ -128,6 +131,10 @@ func (m *message) note() string {
 	}
 	if m.DeliveryMode != amqp.Persistent {
 		text(" mode=", strconv.Itoa(int(m.DeliveryMode)))
+	}
+	if m.given != "" {
+		text(" given=", m.given)
+		text(" cause=", m.cause)
 	}
 	return string(b)
 }
@@ -166,6 +173,14 @@ func (m *message) read(text string, now time.Time) {
 			if mode, err := strconv.ParseUint(value, 10, 8); err == nil && mode < uint64(amqp.Persistent) {
 				m.DeliveryMode = uint8(mode)
 			}
+		case "given":
+			if reason, err := url.QueryUnescape(value); err == nil && slices.Contains(reasons, reason) {
+				m.given = reason
+			}
+		case "cause":
+			if cause, err := url.QueryUnescape(value); err == nil {
+				m.cause = shorten(cause, longestError)
+			}
 		}
 	}
 }
@@ -173,6 +188,9 @@ func (m *message) read(text string, now time.Time) {
 // longestText is the most bytes that AMQP allows in a property. A dead letter with a longer one might fit in no frame, and then
 // its message could never end.
 const longestText = 255
+
+// longestError is the most bytes of an error in a dead letter.
+const longestError = 1000
 
 func setText(to *string, from string) {
 	if v, err := url.QueryUnescape(from); err == nil && len(v) <= longestText {
@@ -196,6 +214,17 @@ func marked(h amqp.Table) (number uint64, ok bool) {
 }
 
 const markWord = " tag="
+
+// giveUp notes why the message is given up. The first reason counts: a message that waits for the dead letters may expire meanwhile.
+func (m *message) giveUp(reason string, cause error) {
+	if m.given != "" {
+		return
+	}
+	m.given, m.cause = reason, ""
+	if cause != nil {
+		m.cause = shorten(cause.Error(), longestError)
+	}
+}
 
 // postponeBy sets when the message is due. A delay below zero counts as zero.
 func (m *message) postponeBy(d time.Duration) {
@@ -241,14 +270,14 @@ func (m *message) copy() amqp.Publishing {
 	return msg
 }
 
-// deadLetter returns the message to publish when it is given up: the same message, with the reason and its history.
-func (m *message) deadLetter(reason string, cause error) amqp.Publishing {
+// deadLetter returns the message to publish after giveUp: the same message, with the reason and its history.
+func (m *message) deadLetter() amqp.Publishing {
 	msg := m.publishing()
 	h := msg.Headers
 	anew := *m // in case it is tried again, from the due queue
-	anew.Note = worker.Note{}
+	anew.Note, anew.given = worker.Note{}, ""
 	h[headerNote] = anew.note()
-	h[headerReason], h[headerAttempts], h[headerPostponements] = reason, int64(m.Attempts), int64(m.Postponements)
+	h[headerReason], h[headerAttempts], h[headerPostponements] = m.given, int64(m.Attempts), int64(m.Postponements)
 	h[headerAge], h[headerRoutingKey] = m.Age().Milliseconds(), m.RoutingKey
 	if m.Exchange != "" {
 		h[headerExchange] = m.Exchange
@@ -259,8 +288,8 @@ func (m *message) deadLetter(reason string, cause error) amqp.Publishing {
 	if m.UserId != "" {
 		h[headerUserID] = m.UserId
 	}
-	if cause != nil {
-		h[headerError] = shorten(cause.Error(), 1000)
+	if m.cause != "" {
+		h[headerError] = m.cause
 	}
 	return msg
 }

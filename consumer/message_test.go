@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -67,7 +68,7 @@ func TestDirectReply(t *testing.T) {
 	now := time.Now()
 	original := amqp.Delivery{ReplyTo: "amq.rabbitmq.reply-to", RoutingKey: "orders", Body: []byte("body")}
 	m := open(original, now, false)
-	for name, p := range map[string]amqp.Publishing{"copy": m.copy(), "dead letter": m.deadLetter(reasonFailed, nil)} {
+	for name, p := range map[string]amqp.Publishing{"copy": m.copy(), "dead letter": m.deadLetter()} {
 		if p.ReplyTo != "" {
 			t.Errorf("the %s names %q", name, p.ReplyTo)
 		}
@@ -124,7 +125,8 @@ func TestLongPropertiesAreNotBelieved(t *testing.T) {
 			if !reflect.DeepEqual(m.Delivery, original) {
 				t.Errorf("%.40v… were believed: %.300v…", h, m.Delivery)
 			}
-			letter := m.deadLetter(reasonFailed, nil)
+			m.giveUp(reasonFailed, errors.New(long))
+			letter := m.deadLetter()
 			if err := publishable(&letter, "orders.drip.dead", 131_072); err != nil {
 				t.Errorf("%.40v…: %v", h, err)
 			}
@@ -132,11 +134,42 @@ func TestLongPropertiesAreNotBelieved(t *testing.T) {
 	}
 }
 
+// Only a copy from the due queue tells that its message was given up. It tells one of the reasons, and no more of the error than a
+// dead letter does. A dead letter that is tried again does not tell it.
+func TestGivenUpIsNotBelieved(t *testing.T) {
+	note := " key=orders given=postponed+too+often cause=" + strings.Repeat("%41", 2000)
+	for name, c := range map[string]struct {
+		d     amqp.Delivery
+		back  bool
+		given string
+		cause int
+	}{
+		"from the due queue":       {amqp.Delivery{Headers: amqp.Table{headerNote: note}}, true, reasonTooOften, longestError},
+		"through an exchange":      {amqp.Delivery{Headers: amqp.Table{headerNote: note}, Exchange: "shops"}, true, "", 0},
+		"from the work queue":      {amqp.Delivery{Headers: amqp.Table{headerNote: note}}, false, "", 0},
+		"passes for a dead letter": {amqp.Delivery{Headers: amqp.Table{headerNote: note, headerReason: reasonFailed}}, false, "", 0},
+		"no reason":                {amqp.Delivery{Headers: amqp.Table{headerNote: " key=orders given=tired"}}, true, "", 0},
+	} {
+		if m := open(c.d, time.Now(), c.back); m.given != c.given || len(m.cause) != c.cause {
+			t.Errorf("%s: it was given up because it is %q, with an error of %d bytes; want %q, %d", name, m.given, len(m.cause), c.given, c.cause)
+		}
+	}
+	m := open(amqp.Delivery{Headers: amqp.Table{headerNote: note}}, time.Now(), true)
+	m.giveUp(reasonExpired, errors.New("another one"))
+	letter := m.deadLetter()
+	if letter.Headers[headerReason] != reasonTooOften || letter.Headers[headerError] != strings.Repeat("A", longestError) {
+		t.Errorf("the dead letter says %v", letter.Headers)
+	}
+	if again := open(asDelivery(letter), time.Now(), true); again.given != "" || again.cause != "" {
+		t.Errorf("a dead letter that is tried again was given up because it is %q", again.given)
+	}
+}
+
 // Every exchange name, routing key and user name that a publisher may use comes back unchanged.
 func FuzzNote(f *testing.F) {
-	f.Add("shops", "shop.a b=c%20+ü\xff\x00 tag=7 due=1", "60000", "guest", int64(3), int64(2), uint64(9))
-	f.Add("", "", "", "", int64(0), int64(0), uint64(0))
-	f.Fuzz(func(t *testing.T, exchange, key, expiration, user string, postponements, attempts int64, number uint64) {
+	f.Add("shops", "shop.a b=c%20+ü\xff\x00 tag=7 due=1", "60000", "guest", "no invoice 7 given=x tag=9\xff", int64(3), int64(2), uint64(9))
+	f.Add("", "", "", "", "", int64(0), int64(0), uint64(0))
+	f.Fuzz(func(t *testing.T, exchange, key, expiration, user, cause string, postponements, attempts int64, number uint64) {
 		if max(len(exchange), len(key), len(expiration), len(user)) > longestText {
 			return // AMQP has no such message
 		}
@@ -144,6 +177,9 @@ func FuzzNote(f *testing.F) {
 		m := open(amqp.Delivery{Exchange: exchange, RoutingKey: key, Expiration: expiration, UserId: user}, now, true)
 		m.Postponements, m.Attempts = int(postponements&math.MaxInt32), int(attempts&math.MaxInt32)
 		m.Due, m.First = m.Due.Add(time.Second), m.First.Add(-time.Second)
+		if cause != "" {
+			m.giveUp(reasons[number%uint64(len(reasons))], errors.New(cause))
+		}
 		p := m.copy()
 		for _, n := range []uint64{number + 1, number} { // it was tried before
 			mark(p.Headers, n)

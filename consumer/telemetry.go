@@ -72,6 +72,8 @@ const (
 	reasonExpired  = "expired"
 )
 
+var reasons = []string{reasonFailed, reasonTooOld, reasonTooOften, reasonTooLarge, reasonExpired}
+
 const scope = "github.com/drip-go/drip/consumer"
 
 // telemetry records the outcomes of messages. A nil one records nothing and costs nothing.
@@ -196,7 +198,7 @@ func (t *telemetry) attributes(due, dead string) {
 	for _, o := range []outcome{wasHandled, wasPostponed, wasThrottled, wasRetried, wasForwarded, wasReturned} {
 		t.settlements[settlement{outcome: o}] = labelled(work, keyOutcome.String(string(o)))
 	}
-	for _, reason := range []string{reasonFailed, reasonTooOld, reasonTooOften, reasonTooLarge, reasonExpired} {
+	for _, reason := range reasons {
 		t.settlements[settlement{wasDeadLettered, reason}] = labelled(work, keyOutcome.String(string(wasDeadLettered)), keyReason.String(reason))
 	}
 	for _, l := range t.settlements {

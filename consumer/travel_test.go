@@ -129,7 +129,8 @@ func TestHeadersNamedLikeOurs(t *testing.T) {
 	if !reflect.DeepEqual(m.Headers, theirs) {
 		t.Errorf("back from a delay queue it has %v", m.Headers)
 	}
-	p := m.deadLetter(reasonFailed, errors.New("no such luck"))
+	m.giveUp(reasonFailed, errors.New("no such luck"))
+	p := m.deadLetter()
 	if p.Headers[headerAttempts] != int64(0) || !reflect.DeepEqual(p.Headers[headerKept], kept) {
 		t.Errorf("the dead letter has %v", p.Headers)
 	}

@@ -646,14 +646,17 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 	stop()
 }
 
-// A message that is given up while the dead letters take no messages waits for them, and the handler does not get it again.
+// A message that is given up while the dead letters take no messages waits for them. The handler does not get it again, also not the
+// one of a Consumer with more attempts, and the dead letter tells what has happened.
 func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 	for reason, c := range map[string]struct {
-		err     error
-		handled int64
+		err      error
+		handled  int64
+		attempts int64
+		text     any
 	}{
-		"failed":    {Permanent(errors.New("no such invoice")), 1},
-		"postponed": {Later(time.Millisecond, errors.New("busy")), 2},
+		reasonFailed:   {Permanent(errors.New("no such invoice")), 1, 1, "no such invoice"},
+		reasonTooOften: {Later(time.Millisecond, errors.New("busy")), 2, 0, nil},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -667,9 +670,8 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 				handled.Add(1)
 				return c.err
 			}
-			running(t, Options{
-				URL: b.url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: quiet, MaxPostponements: 1,
-			})
+			o := Options{URL: b.url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: quiet, MaxPostponements: 1, Attempts: 2}
+			stop := running(t, o)
 			begun(t, b, queue)
 			b.publish(queue, amqp.Publishing{MessageId: "m", Body: []byte("body")})
 			back := func() { // now instead of in a minute
@@ -681,8 +683,11 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 					if b.count(delays) == 0 {
 						continue
 					}
-					d, _, err := b.ch.Get(delays, true)
+					d, ok, err := b.ch.Get(delays, true)
 					b.must(err)
+					if !ok {
+						continue // it has gone on to the next queue
+					}
 					note, _ := d.Headers[headerNote].(string)
 					d.Headers[headerNote] = regexp.MustCompile(`due=\d+`).ReplaceAllString(note, "due=1")
 					b.publish(queue+".drip.due", amqp.Publishing{MessageId: d.MessageId, Headers: d.Headers, Body: d.Body})
@@ -690,11 +695,14 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 			}
 			back()
 			eventuallyIn(t, 30*time.Second, "it waits again", func() bool { return b.waitingIn(queue) == 1 })
+			stop()
+			o.Attempts, o.MaxPostponements = 5, 5
+			running(t, o)
 			ctl(t, server, "clear_policy", queue)
 			back()
 			letter := b.letter(queue)
-			if n := handled.Load(); n != c.handled || !strings.HasPrefix(fmt.Sprint(letter.Headers[headerReason]), reason) {
-				t.Errorf("it was handled %d times, want %d, and its dead letter says %v", n, c.handled, letter.Headers)
+			if n, h := handled.Load(), letter.Headers; n != c.handled || h[headerReason] != reason || h[headerAttempts] != c.attempts || h[headerError] != c.text {
+				t.Errorf("it was handled %d times, want %d, and its dead letter says %v", n, c.handled, h)
 			}
 		})
 	}
