@@ -100,9 +100,14 @@ func (s *session) process(d *delivery) {
 
 var errGoexit = errors.New("runtime.Goexit was called, as testing's FailNow does")
 
-// end settles a delivery. With a nil err it acknowledges the delivery, else it gives it back.
+// end settles a delivery. With a nil err it acknowledges the delivery, else it gives it back. A message that fits nowhere first stays
+// in hand for a while, because the broker would deliver it again at once.
 func (s *session) end(d *delivery, err error) {
 	givenBack := err != nil
+	if errors.Is(err, errTooLarge) || errors.Is(err, ErrUnpostponable) {
+		s.o.Logger.Warn(tooLargeLine, "message_id", d.MessageId, "error", err)
+		sleep(s.waiting, jitter(inHand))
+	}
 	if err == nil {
 		err = d.from.ack(d.tag)
 	} else if s.broken.Err() == nil {
@@ -120,6 +125,8 @@ func (s *session) end(d *delivery, err error) {
 		s.o.Logger.Warn("a message was given back to the broker", "error", err)
 	}
 }
+
+const tooLargeLine = "a message can neither wait nor be a dead letter, and stays in its queue"
 
 // advance handles, postpones or buries a message. Nil means that the delivery may be acknowledged. A message that has come
 // back may stay in hand for a while instead of being postponed again.
@@ -359,15 +366,10 @@ func (s *session) insist(most int, publish func() error) error {
 				err = publish()
 			}
 		}
-		if err == nil || errors.Is(err, ErrUnpostponable) {
+		if err == nil || errors.Is(err, ErrUnpostponable) || errors.Is(err, errTooLarge) {
 			if s.publishing.Works() {
 				s.o.Logger.Info("messages are published again")
 			}
-			return err
-		}
-		if errors.Is(err, errTooLarge) { // the broker would deliver it again at once
-			s.o.Logger.Warn(tooLargeLine, "error", err)
-			sleep(s.waiting, jitter(inHand))
 			return err
 		}
 		if s.broken.Err() == nil && s.publishing.Fails() {
@@ -383,8 +385,6 @@ func (s *session) insist(most int, publish func() error) error {
 		}
 	}
 }
-
-const tooLargeLine = "a message can neither wait nor be a dead letter, and stays in its queue"
 
 // mostRefusals is how often a queue may refuse a message before the message goes elsewhere.
 const mostRefusals = 3

@@ -761,3 +761,34 @@ func TestLargeHeadersWhenTheDeadLettersRefuse(t *testing.T) {
 		})
 	}
 }
+
+// A message whose dead letter fits in no frame stays in hand for a while. Given back it would come again at once.
+func TestMessageThatNoFrameTakes(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	var handled atomic.Int64
+	handle := func(context.Context, *amqp.Delivery) error {
+		handled.Add(1)
+		return Permanent(errors.New(strings.Repeat("e", 2000)))
+	}
+	var log lines
+	c := made(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: slog.New(&log)})
+	c.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
+		return dial(ctx, b.url, amqp.Config{FrameSize: 4096}, "testing") // the least that AMQP allows
+	}
+	stop := consuming(t, c)
+	long := strings.Repeat("x", 255)
+	exchange := queue + ".exchange"
+	b.must(b.ch.ExchangeDeclare(exchange, "fanout", false, true, false, false, nil))
+	b.must(b.ch.QueueBind(queue, "", exchange, false, nil))
+	b.must(b.ch.Publish(exchange, strings.Repeat("/", 255), true, false, amqp.Publishing{
+		MessageId: "m", ContentType: long, ContentEncoding: long, CorrelationId: long, ReplyTo: long, Type: long, AppId: long,
+	}))
+	eventually(t, "the log tells of it", func() bool { return log.count(tooLargeLine) > 0 })
+	time.Sleep(time.Second)
+	stop()
+	if n, left := handled.Load(), b.ready(queue); n != 1 || left != 1 || log.count(tooLargeLine) != 1 {
+		t.Errorf("it was handled %d times, %d are left, and the log has %d lines", n, left, log.count(tooLargeLine))
+	}
+}
