@@ -304,7 +304,9 @@ func (s *session) put(m *message, cause error) error {
 }
 
 func (s *session) store(m *message) error {
-	err := s.insist(math.MaxInt, s.telemetry.timed(m.record, s.dueQueue(), func() error { return s.delays.put(s.broken, s.waiting, m) }))
+	err := s.insist(math.MaxInt, s.telemetry.timed(m.record, s.dueQueue(), func(patience context.Context) error {
+		return s.delays.put(s.broken, patience, m)
+	}))
 	m.stored = err == nil
 	return err
 }
@@ -314,8 +316,8 @@ func (s *session) store(m *message) error {
 func (s *session) bury(m *message, reason string, cause error) error {
 	m.giveUp(reason, cause)
 	msg := m.deadLetter()
-	publish := s.telemetry.timed(m.record, s.deadQueue(), func() error {
-		return s.delays.publisher.publish(s.broken, s.waiting, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
+	publish := s.telemetry.timed(m.record, s.deadQueue(), func(patience context.Context) error {
+		return s.delays.publisher.publish(s.broken, patience, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
 	})
 	m.record.became(wasDeadLettered, m.given)
 	err := s.insist(mostRefusals, publish)
@@ -351,19 +353,20 @@ const buriedLate = time.Minute
 
 // insist repeats a publishing until it succeeds, cannot, or was refused most times. It declares a deleted due or dead-letter
 // queue again. It gives up when the session is broken, because the broker will deliver the message again. It also gives up when
-// a publishing fails after waiting has ended or the message has been in hand for long: then the message is given back. Not
+// its patience ends, because waiting does or the message has been in hand for long: then the message is given back. Not
 // sooner: the broker would deliver it again at once, and a quorum queue with a delivery limit would soon drop it.
-func (s *session) insist(most int, publish func() error) error {
-	began := time.Now()
+func (s *session) insist(most int, publish func(patience context.Context) error) error {
+	patience, end := context.WithTimeout(s.waiting, inHand) // the broker may accept no messages for longer
+	defer end()
 	refusals := 0
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		if s.broken.Err() != nil {
 			return s.broken.Err()
 		}
-		err := publish()
+		err := publish(patience)
 		if errors.Is(err, errUnroutable) {
 			if err = s.delays.publisher.declare(s.broken, s.declareOwn); err == nil {
-				err = publish()
+				err = publish(patience)
 			}
 		}
 		if err == nil || errors.Is(err, ErrUnpostponable) || errors.Is(err, errTooLarge) {
@@ -380,7 +383,7 @@ func (s *session) insist(most int, publish func() error) error {
 				return err
 			}
 		}
-		if time.Since(began) > inHand || !sleep(s.waiting, jitter(backoff)) {
+		if !sleep(patience, jitter(backoff)) {
 			return err
 		}
 	}

@@ -192,3 +192,24 @@ func TestPublisherIsStuckWriting(t *testing.T) {
 		})
 	}
 }
+
+// A broker that accepts no messages for long keeps no message in hand for longer than inHand, also while a publishing waits for it: the
+// broker's consumer_timeout would end all handlers.
+func TestBlockedForLong(t *testing.T) {
+	for what, publish := range map[string]func(*session, *message) error{
+		"a copy":        func(s *session, m *message) error { return s.store(m) },
+		"a dead letter": func(s *session, m *message) error { return s.bury(m, reasonFailed, nil) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := taking(t, Options{})
+				s.delays.publisher.line = &line{done: make(chan struct{}), blocked: make(chan struct{})}
+				m := open(numberedDelivery(1), time.Now(), false)
+				began := time.Now()
+				if err := publish(s, &m); !errors.Is(err, errBlocked) || time.Since(began) != inHand {
+					t.Errorf("it is given back after %v because of: %v", time.Since(began), err)
+				}
+			})
+		})
+	}
+}

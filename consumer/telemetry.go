@@ -357,13 +357,13 @@ func (t *telemetry) measured(next Handler) Handler {
 }
 
 // timed records each try of a publishing to a queue.
-func (t *telemetry) timed(v *deliveryRecord, queue string, publish func() error) func() error {
+func (t *telemetry) timed(v *deliveryRecord, queue string, publish func(patience context.Context) error) func(context.Context) error {
 	if t == nil {
 		return publish
 	}
-	return func() error {
+	return func(patience context.Context) error {
 		began := time.Now()
-		err := publish()
+		err := publish(patience)
 		l := t.publishing[publishing{queue, publishError(err)}]
 		t.sent.Add(v.ctx, 1, l.add...)
 		t.sending.Record(v.ctx, time.Since(began).Seconds(), l.record...)

@@ -245,7 +245,7 @@ func TestMetricsOfPublishing(t *testing.T) {
 		"closed":      amqp.ErrClosed,
 		"_OTHER":      errors.New("anything"),
 	} {
-		if err := c.telemetry.timed(v, c.dueQueue(), func() error { return failure })(); err != failure {
+		if err := c.telemetry.timed(v, c.dueQueue(), func(context.Context) error { return failure })(t.Context()); err != failure {
 			t.Errorf("the error became %v", err)
 		}
 		if n := meters.Sum("messaging.client.sent.messages", keyErrorType.String(want)); n != 1 {
@@ -290,16 +290,16 @@ func TestNoTelemetryAllocatesNothing(t *testing.T) {
 	}
 }
 
-func nothing() error { return nil }
+func nothing(context.Context) error { return nil }
 
 // aVisit records one delivery, and does nothing else.
-func aVisit(c *Consumer, m *message, publish func() error) {
+func aVisit(c *Consumer, m *message, publish func(context.Context) error) {
 	m.record = c.telemetry.receive(m, true)
 	m.record.due(m)
 	m.record.of("shop")
 	m.record.context(context.Background())
 	m.record.put(time.Second, wasPostponed)
-	c.telemetry.timed(m.record, c.delays.target, publish)()
+	c.telemetry.timed(m.record, c.delays.target, publish)(context.Background())
 	m.record.end(nil)
 }
 
