@@ -125,7 +125,7 @@ func TestHandledAfterTheDrainTime(t *testing.T) {
 	}
 	cancel()
 	b.must(<-ended)
-	// The broker gives back what it has no acknowledgement of when it takes in the end of the connection. A slow one may miss some.
+	// The broker requeues messages without an acknowledgement when it sees the end of the connection. A slow one may miss some.
 	eventually(t, "nobody consumes", func() bool { return b.consumers(queue) == 0 })
 	time.Sleep(time.Second)
 	if back := b.count(queue); back > n/10 || l.count() != n {

@@ -646,8 +646,8 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 	stop()
 }
 
-// A message that is given up while the dead letters take no messages waits for them. The handler does not get it again, also not the
-// one of a Consumer with more attempts, and the dead letter tells what has happened.
+// A message that is given up while the dead letters take no messages waits for them. No handler gets it again, not even the handler
+// of a Consumer with more attempts. The dead letter tells what has happened.
 func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 	for reason, c := range map[string]struct {
 		err      error
