@@ -79,6 +79,9 @@ type Lane struct {
 	groups map[string]*group // those with calls that wait or are under way
 	ready  []*group          // those with calls that wait and none under way
 	free   int               // how many more senders may start
+	empty  int               // about how many ready groups have no calls
+	owed   int               // calls under way whose callers have left, and Undos
+	paid   chan struct{}     // closed when owed is 0; nil until Drain waits for that
 }
 
 // group has the waiting calls of a group.
@@ -224,7 +227,7 @@ func (l *Lane) take() (batch []*Turn) {
 			delete(l.groups, g.name)
 		}
 	}
-	l.ready = slices.Delete(l.ready, 0, n)
+	l.ready, l.empty = slices.Delete(l.ready, 0, n), max(0, l.empty-n)
 	if len(batch) == 0 {
 		l.free++
 	}
@@ -293,11 +296,16 @@ func (l *Lane) finish(turns []*Turn) {
 	for _, t := range turns {
 		g := t.group
 		for _, c := range t.Calls {
+			if c.left || !c.until.IsZero() {
+				l.owed--
+			}
 			if op, needed := c.Op.Undo(&c.Answer); needed && c.left && c.Err == nil {
+				l.owed++
 				lease := time.Duration(c.Limits.Lease) * time.Millisecond
 				g.waiting = append(g.waiting, &Call{Key: c.Key, Limits: c.Limits, Within: c.Within, Op: op, until: time.Now().Add(lease), backoff: firstBackoff})
 			}
 			if c.Err != nil && c.Again && time.Now().Before(c.until) {
+				l.owed++
 				next := &Call{Key: c.Key, Limits: c.Limits, Within: c.Within, Op: c.Op, until: c.until, backoff: min(2*c.backoff, longestBackoff)}
 				time.AfterFunc(c.backoff, func() { l.enter(g.name, next) })
 			}
@@ -309,7 +317,27 @@ func (l *Lane) finish(turns []*Turn) {
 			delete(l.groups, g.name)
 		}
 	}
+	if l.owed == 0 && l.paid != nil {
+		close(l.paid)
+		l.paid = nil
+	}
 	l.start()
+}
+
+// Drain waits until the Lane has given back all capacity that calls of callers that have left took, or until ctx ends.
+func (l *Lane) Drain(ctx context.Context) {
+	l.mu.Lock()
+	if l.owed > 0 && l.paid == nil {
+		l.paid = make(chan struct{})
+	}
+	paid := l.paid
+	l.mu.Unlock()
+	if paid != nil {
+		select {
+		case <-paid:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // leave counts out a caller whose context has ended. It is false if the answer has just come.
@@ -320,11 +348,24 @@ func (l *Lane) leave(g *group, c *Call) bool {
 		return false
 	}
 	c.left = true
-	if !c.sent { // while a server hangs no sender takes them out
-		if g.left++; g.left > len(g.waiting)/2 {
-			g.waiting = slices.DeleteFunc(g.waiting, func(c *Call) bool { return c.left })
-			g.left = 0
+	if c.sent {
+		l.owed++
+		return true
+	}
+	if g.left++; g.left > len(g.waiting)/2 { // while a server hangs no sender takes them out
+		g.waiting = slices.DeleteFunc(g.waiting, func(c *Call) bool { return c.left })
+		if g.left = 0; len(g.waiting) == 0 {
+			l.empty++
 		}
+	}
+	if l.empty > len(l.ready)/2 {
+		l.ready = slices.DeleteFunc(l.ready, func(g *group) bool {
+			if len(g.waiting) == 0 {
+				delete(l.groups, g.name)
+			}
+			return len(g.waiting) == 0
+		})
+		l.empty = 0
 	}
 	return true
 }

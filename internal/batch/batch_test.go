@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -232,4 +233,75 @@ func (l *Lane) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.free < most || len(l.groups) > 0
+}
+
+// While the server hangs, entities whose callers have left are not remembered.
+func TestLeaversOfManyEntities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newServer(10)
+		for i := range most {
+			key := strconv.Itoa(-i)
+			go func() { _, _ = l.Do(context.Background(), key, key, &limits, nil, getDelay) }()
+			synctest.Wait()
+		}
+		for i := range 10_000 {
+			key := strconv.Itoa(i + 1)
+			if _, err := l.Do(left(t), key, key, &limits, nil, getDelay); err == nil {
+				t.Fatal("no error")
+			}
+		}
+		if n := len(l.groups) + len(l.ready); n > most+4 {
+			t.Errorf("%d entities without a waiting call are remembered", n)
+		}
+		close(s.turn)
+		synctest.Wait()
+	})
+}
+
+// Drain waits for what callers that have left must give back, also if that fails at first, and for nothing else.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newServer(10)
+		s.refuse = 3
+		drained := func(ctx context.Context) <-chan struct{} {
+			done := make(chan struct{})
+			go func() {
+				l.Drain(ctx)
+				close(done)
+			}()
+			synctest.Wait()
+			return done
+		}
+		is := func(done <-chan struct{}) bool {
+			select {
+			case <-done:
+				return true
+			default:
+				return false
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _, _ = l.Do(ctx, "shop", "shop", &limits, nil, getDelay) }()
+		synctest.Wait()
+		if !is(drained(t.Context())) {
+			t.Error("it waits for a caller that waits itself")
+		}
+		cancel()
+		synctest.Wait()
+		all, impatient := drained(t.Context()), drained(left(t))
+		if is(all) || !is(impatient) {
+			t.Error("a token is not given back yet, and the context of one call has ended")
+		}
+		close(s.turn)
+		<-all
+		if n := s.kinds["shop"][decision.ReturnToken]; n != 4 {
+			t.Errorf("the token was given back %d times, of which 3 failed; want 4", n)
+		}
+	})
+}
+
+func left(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }

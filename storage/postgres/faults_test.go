@@ -641,3 +641,37 @@ func TestLockedRowInABatch(t *testing.T) {
 		})
 	}
 }
+
+// Close of a storage with a pool of its own gives back what the calls of callers that have left take.
+func TestCloseAfterLeaving(t *testing.T) {
+	o := postgres.Options{Schema: newSchema()}
+	admin := sharedPool(t)
+	direct := newStorageWith(t, admin, o)
+	opened, err := storage.Open(t.Context(), servers.UsePostgres(t).URL()+"&timeout=1m&schema="+strings.ReplaceAll(o.Schema, " ", "%20"))
+	ok(t, err)
+	s := opened.(*postgres.Storage)
+	getDelay(t, s, "shop", plenty)
+	tx, err := admin.Begin(t.Context())
+	ok(t, err)
+	_, err = tx.Exec(t.Context(), in(o.Schema, "select from drip.entity for update"))
+	ok(t, err)
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := ask(ctx, s, "shop", plenty)
+		left <- err
+	}()
+	waiting(t, admin)
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call of the caller that left: %v", err)
+	}
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	eventually(t, "it is closed", func() bool { return errors.Is(s.DeleteIdle(ctx), postgres.ErrClosed) })
+	ok(t, tx.Commit(t.Context()))
+	ok(t, <-closed)
+	if n := inUse(t, direct, "shop"); n != 1 {
+		t.Errorf("%d tokens are out, want the 1 of the caller that stayed", n)
+	}
+}

@@ -209,3 +209,30 @@ func TestLeasesThatKeepEnding(t *testing.T) {
 	}
 	counted(t, pool, o.Schema)
 }
+
+// An entity whose row somebody else has deleted begins without its old leases, which would be counted off at their ends.
+func TestLeasesWithoutARow(t *testing.T) {
+	pool := sharedPool(t)
+	o := postgres.Options{Schema: newSchema()}
+	s := newStorageWith(t, pool, o)
+	admit := func() int64 {
+		a, err := s.Do(t.Context(), "shop", plenty, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
+		ok(t, err)
+		return a.Lease.ID
+	}
+	for range 3 {
+		admit()
+	}
+	exec(t, pool, o.Schema, "delete from drip.entity where key = 'shop'")
+	id := admit()
+	got := query[[]int64](t, pool, o.Schema, "select array_agg(id) from drip.lease where key = 'shop'")
+	if len(got) != 1 || got[0] != id {
+		t.Errorf("its leases are %v, want %d alone", got, id)
+	}
+}
+
+// A name with a line break is one name, also in the comments of the schema.
+func TestSchemaWithALineBreak(t *testing.T) {
+	s := newStorageWith(t, sharedPool(t), postgres.Options{Schema: newSchema() + "\nb"})
+	getDelay(t, s, "shop", plenty)
+}

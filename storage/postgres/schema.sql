@@ -9,7 +9,7 @@ create table if not exists drip.entity (
   callers_clock boolean not null,    -- the times in the state are a caller's, not this server's
   decided       bigint  not null,    -- storage.State.Now
   until         bigint  not null,    -- storage.State.Until
-  leases        bigint  not null,    -- the number of rows in drip.lease
+  leases        bigint  not null,    -- the number of its rows in the table of leases
   first_end     bigint  not null,    -- none of these ends earlier
   last_end      bigint  not null,    -- none of these ends later
   data          bytea   not null,    -- storage.State.Data

@@ -77,7 +77,8 @@ func newSQL(schema string) *sql {
 		lock:       text("select ", columns, " from drip.entity where key = $1 for no key update"),
 		named: text("select array_agg(array[l.id, l.ends]) from unnest($2::bigint[]) c (id), ",
 			"lateral (select id, ends from drip.lease where key = $1 and id = c.id limit 1) l"),
-		create: text("with stored as (insert into drip.entity (key, entity, ", columns, ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ",
+		// An entity whose row somebody else has deleted may have left leases.
+		create: text("with gone as (delete from drip.lease where key = $1 and id <> all ($12::bigint[])), stored as (insert into drip.entity (key, entity, ", columns, ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ",
 			"returning ", micros, " as clock), held as (insert into drip.lease (key, id, ends) ",
 			"select $1::bytea, id, ends from unnest($12::bigint[], $13::bigint[]) c (id, ends)) select clock from stored"),
 		purge: text("with upto as (select greatest($2::bigint, case when $6 then ", millis, " end) as at), ",

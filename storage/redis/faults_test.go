@@ -858,3 +858,38 @@ func TestShortDeadlines(t *testing.T) {
 		return leases == 1+admitted.Load()
 	})
 }
+
+// Close of a storage with a client of its own gives back what the calls of callers that have left take.
+func TestCloseAfterLeaving(t *testing.T) {
+	server := servers.OwnRedis(t)
+	client := connect(t, server.Addr())
+	direct := newStorageWith(t, client, redis.Options{})
+	opened, err := storage.Open(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := opened.(*redis.Storage)
+	getDelay(t, s, "shop", &perSecond)
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	busy.Go(func() {
+		const script = "local began = redis.call('TIME'); repeat local now = redis.call('TIME') until (now[1] - began[1]) * 1000000 + now[2] - began[2] > 500000"
+		if err := client.Eval(t.Context(), script, nil).Err(); err != nil && !errors.Is(err, goredis.Nil) {
+			t.Error(err)
+		}
+	})
+	impatient := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: 20 * time.Millisecond, MaxRetries: -1})
+	defer impatient.Close()
+	eventually(t, "the server is busy", func() bool { return impatient.Ping(t.Context()).Err() != nil })
+	ctx, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer leave()
+	if _, err := ask(ctx, s, "shop", &perSecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the call of the caller that left: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if e, err := direct.Read(t.Context(), "shop"); err != nil || e.State.Plain != 1 {
+		t.Errorf("%d tokens are out, %v; want the 1 of the caller that stayed", e.State.Plain, err)
+	}
+}

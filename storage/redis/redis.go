@@ -73,8 +73,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -123,7 +125,7 @@ const (
 // Options of a Storage. The zero value is ready.
 type Options struct {
 	// Prefix is the beginning of all keys. Storages with different prefixes on one server do not share entities. Its first
-	// braces must not be empty. Defaults to "drip:".
+	// braces must not be empty, and its last one must be closed. Defaults to "drip:".
 	Prefix string
 
 	// MaxHold is how long an entity keeps its tokens of GetDelay without running anything. Then the holders count as dead and
@@ -132,7 +134,7 @@ type Options struct {
 	MaxHold time.Duration
 
 	// Remember is the most entities that the storage remembers. Each takes about 700 bytes, up to 4 KB if it is a shared
-	// limit, and 16 bytes for each lease. A decision about a remembered entity that no other process has changed takes the
+	// limit, and about 100 bytes for each lease. A decision about a remembered entity that no other process has changed takes the
 	// server less time. Defaults to 50,000. Below zero it remembers none, and neither does it with a Ring.
 	Remember int
 }
@@ -191,6 +193,9 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if _, tag, _ := strings.Cut(o.Prefix, "{"); strings.HasPrefix(tag, "}") { // a Cluster would part the keys of an entity
 		return nil, fmt.Errorf("redis: Options.Prefix is %q; its braces must not be empty", o.Prefix)
 	}
+	if strings.LastIndexByte(o.Prefix, '{') > strings.LastIndexByte(o.Prefix, '}') { // an entity of another prefix may begin with the rest
+		return nil, fmt.Errorf("redis: Options.Prefix is %q; its last brace must be closed", o.Prefix)
+	}
 	switch client {
 	case nil, (*goredis.Client)(nil), (*goredis.ClusterClient)(nil), (*goredis.Ring)(nil):
 		return nil, errors.New("redis: the client is nil")
@@ -246,10 +251,19 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 }
 
 // Close makes every later call fail with ErrClosed. Calls under way may still get an answer, unless the client was
-// opened from a URL: then Close closes its connections.
+// opened from a URL: then Close closes its connections. First it gives back what calls of callers that have left took, for at
+// most five seconds.
 func (s *Storage) Close() error {
 	if s.closed.Swap(true) || !s.owned {
 		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s.mu.Lock()
+	lanes := slices.Collect(maps.Values(s.lanes))
+	s.mu.Unlock()
+	for _, l := range lanes {
+		l.Drain(ctx)
 	}
 	return s.client.Close()
 }

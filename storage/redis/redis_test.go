@@ -258,7 +258,13 @@ func TestOpenErrors(t *testing.T) {
 			t.Errorf("New with the prefix %q = %v, want %s", prefix, err, want)
 		}
 	}
-	for _, prefix := range []string{"}{", "{", "{drip}{}:"} {
+	for _, prefix := range []string{"{", "}{", "app:{", "{drip}{"} { // the entity {a of the prefix app: would be the entity a of app:{
+		want := fmt.Sprintf("redis: Options.Prefix is %q; its last brace must be closed", prefix)
+		if _, err := redis.New(connect(t, "127.0.0.1:1"), redis.Options{Prefix: prefix}); err == nil || err.Error() != want {
+			t.Errorf("New with the prefix %q = %v, want %s", prefix, err, want)
+		}
+	}
+	for _, prefix := range []string{"}", "{drip}{}:", "{a{b}"} {
 		if _, err := redis.New(connect(t, "127.0.0.1:1"), redis.Options{Prefix: prefix}); err != nil {
 			t.Errorf("New with the prefix %q = %v", prefix, err)
 		}
