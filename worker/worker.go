@@ -167,7 +167,8 @@ const (
 	patience    = 2 * time.Second
 	outagePause = 5 * time.Second
 
-	// soon is how long Do holds a message that has come back and may not run yet, instead of postponing it again.
+	// soon is how long Do holds a message that has come back and may not run yet, instead of postponing it again. A message that
+	// waits for a limiter before its deadline asks again after no less.
 	soon = 250 * time.Millisecond
 )
 
@@ -209,7 +210,7 @@ func (w *Worker[M]) step(ctx context.Context, m *Message, run func(context.Conte
 	for {
 		asked := time.Now()
 		a, err := w.Admit(ctx, m, func(pause time.Duration) bool {
-			return time.Since(asked)+pause < patience && sleep(ctx, pause)
+			return time.Since(asked)+pause < patience && outlasts(ctx, pause) && sleep(ctx, pause)
 		})
 		switch {
 		case outlived(err):
@@ -283,9 +284,14 @@ func (w *Worker[M]) postpone(m *Message, kind Kind, delay time.Duration, cause e
 	return m.later(kind, delay, cause)
 }
 
-// wait postpones a message that spends neither an attempt nor a postponement.
+// wait postpones a message that spends neither an attempt nor a postponement. It may run before its deadline, if another process
+// takes it or the limiter answers again.
 func (w *Worker[M]) wait(m *Message, delay time.Duration, cause error) Outcome {
-	return m.later(Waiting, jitter(delay), cause)
+	delay = jitter(delay)
+	if end := m.Request.Deadline; !end.IsZero() {
+		delay = min(delay, max(time.Until(end)/2, soon))
+	}
+	return m.later(Waiting, delay, cause)
 }
 
 func (m *Message) later(kind Kind, delay time.Duration, cause error) Outcome {
@@ -372,6 +378,13 @@ func retryDelay(base time.Duration, failures int) time.Duration {
 		return longest
 	}
 	return base << doublings
+}
+
+// outlasts reports whether ctx lives for longer than d. A queue that ends the context at a message's timeout counts a failure,
+// whatever the Outcome is.
+func outlasts(ctx context.Context, d time.Duration) bool {
+	end, ok := ctx.Deadline()
+	return !ok || time.Until(end) > d+soon/2
 }
 
 // sleep waits for d and reports whether ctx lived that long.

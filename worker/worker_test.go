@@ -825,3 +825,55 @@ func TestPanicOfLimitsAfterAdmit(t *testing.T) {
 		})
 	}
 }
+
+// away gives no answer for a while.
+type away struct {
+	*drip.Bucket
+	until time.Time
+}
+
+func (a away) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	if time.Now().Before(a.until) {
+		return drip.Admission{}, errors.New("no answer")
+	}
+	return a.Bucket.Admit(ctx, entity, r)
+}
+
+// A limiter that answers again before the deadline of a message costs it nothing, and neither does a process that stops: another one may
+// run it at once.
+func TestDeadlineAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := time.Now().Add(6 * time.Second)
+		request := func(string) drip.Request { return drip.Request{Deadline: end} }
+		w := newWorker(t, Options[string]{Limiter: away{buckettest.New(t, drip.Options{}), time.Now().Add(3 * time.Second)}, Request: request})
+		out, asked := Outcome{Kind: Waiting}, 0
+		for ; out.Kind == Waiting; asked++ {
+			time.Sleep(out.Delay)
+			out = w.Do(t.Context(), "shop", out.Note.String(), succeeds)
+		}
+		if out.Kind != Done || asked > 5 {
+			t.Errorf("%v before its deadline, after %d calls: %+v", time.Until(end), asked, out)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		end := time.Now().Add(40 * time.Second)
+		request := func(string) drip.Request { return drip.Request{Deadline: end} }
+		w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{}), Attempts: 5, RetryDelay: time.Minute, Request: request})
+		ctx, cancel := context.WithCancel(t.Context())
+		if out := w.Do(ctx, "shop", "", func(ctx context.Context) error { cancel(); return ctx.Err() }); out.Kind != Waiting {
+			t.Errorf("%v before its deadline: %+v", time.Until(end), out)
+		}
+	})
+}
+
+// Do does not wait in hand for a limiter until the context of the message ends, as some queues count that as a failure.
+func TestShortTimeoutInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(t, Options[string]{Limiter: away{buckettest.New(t, drip.Options{}), time.Now().Add(time.Minute)}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if out := w.Do(ctx, "shop", "", succeeds); out.Kind != Waiting || ctx.Err() != nil {
+			t.Errorf("Do = %+v; the context: %v", out, ctx.Err())
+		}
+	})
+}

@@ -88,6 +88,8 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return errors.New("dripsqs: Queue.URL is one of a FIFO queue, in which a single message can't be delayed")
 	case strings.HasSuffix(q.DeadLetters, ".fifo"):
 		return errors.New("dripsqs: Queue.DeadLetters is one of a FIFO queue, which takes no message without a group")
+	case q.URL == q.DeadLetters:
+		return errors.New("dripsqs: Queue.DeadLetters is Queue.URL: a message that is given up would run again and again")
 	case q.Visibility < time.Second || q.Visibility%time.Second != 0 || q.Visibility > longestVisibility:
 		return fmt.Errorf("dripsqs: Queue.Visibility is %v; it must be in whole seconds, at most %v", q.Visibility, longestVisibility)
 	case q.InHand < 0:

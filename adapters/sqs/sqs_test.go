@@ -242,8 +242,8 @@ func TestAttributes(t *testing.T) {
 	}
 	for want, queue := range map[string]Queue{
 		"FIFO": {URL: "https://sqs/1/orders.fifo", DeadLetters: "x"}, "DeadLetters is": {URL: "x", DeadLetters: "https://sqs/1/dead.fifo"},
-		"DeadLetters": {URL: "x"}, "Visibility": {URL: "x", DeadLetters: "x", Visibility: time.Millisecond}, "at most 12h": {URL: "x", DeadLetters: "x", Visibility: 13 * time.Hour},
-		"handle is nil": {URL: "x", DeadLetters: "x"},
+		"DeadLetters": {URL: "x"}, "Visibility": {URL: "x", DeadLetters: "y", Visibility: time.Millisecond}, "at most 12h": {URL: "x", DeadLetters: "y", Visibility: 13 * time.Hour},
+		"handle is nil": {URL: "x", DeadLetters: "y"}, "again and again": {URL: "x", DeadLetters: "x"},
 	} {
 		if err := limit.Consume(t.Context(), queue, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Consume = %v, want one that names %s", err, want)
