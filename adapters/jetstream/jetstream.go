@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/drip-go/drip/worker"
@@ -120,6 +121,7 @@ func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes 
 	if err != nil {
 		return err
 	}
+	defer messages.Stop()
 	defer context.AfterFunc(ctx, messages.Stop)()
 	for {
 		select {
@@ -240,6 +242,7 @@ type notes struct {
 	stream jetstream.Stream
 	config jetstream.StreamConfig
 	prefix string // of the subjects, which end with the sequence of the message
+	made   string // when the consumer was made: a stream that is made anew has other messages with the same sequences
 	log    *slog.Logger
 }
 
@@ -253,8 +256,11 @@ func (l *Limit) notes(ctx context.Context, info *jetstream.ConsumerInfo) (*notes
 		MaxMsgsPerSubject: 1, MaxAge: noteAge, Storage: jetstream.MemoryStorage, AllowDirect: true,
 	}
 	stream, err := l.js.CreateOrUpdateStream(ctx, config)
-	return &notes{l.js, stream, config, prefix, l.log}, err
+	return &notes{l.js, stream, config, prefix, info.Created.UTC().Format(time.RFC3339Nano), l.log}, err
 }
+
+// madeHeader has notes.made in a note.
+const madeHeader = "Drip-Made"
 
 const noteTimeout = 2 * time.Second
 
@@ -269,16 +275,22 @@ func (n *notes) get(ctx context.Context, message string) string {
 		}
 		return ""
 	}
+	if made := m.Header.Get(madeHeader); made != "" && made != n.made {
+		return ""
+	}
 	return string(m.Data)
 }
 
 func (n *notes) put(ctx context.Context, message, note string) {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	_, err := n.js.Publish(ctx, n.prefix+message, []byte(note))
+	msg := nats.NewMsg(n.prefix + message)
+	msg.Data = []byte(note)
+	msg.Header.Set(madeHeader, n.made)
+	_, err := n.js.PublishMsg(ctx, msg)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) { // a server that restarts forgets a stream in memory
 		if _, err = n.js.CreateOrUpdateStream(ctx, n.config); err == nil {
-			_, err = n.js.Publish(ctx, n.prefix+message, []byte(note))
+			_, err = n.js.PublishMsg(ctx, msg)
 		}
 	}
 	if err != nil {

@@ -483,3 +483,89 @@ func TestTicketsOfOthersStay(t *testing.T) {
 		t.Errorf("the note that was dropped is %q", note)
 	}
 }
+
+// A Consume that ends leaves no subscription behind.
+func TestNoSubscriptionIsLeft(t *testing.T) {
+	js := connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	q := &queue{js, "orders"}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := q.consumer(ctx, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := js.Conn().NumSubscriptions()
+	err = limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { return js.DeleteConsumer(ctx, q.name, "work") })
+	if !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrConsumerDeleted) {
+		t.Errorf("Consume = %v", err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); js.Conn().NumSubscriptions() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d subscriptions are left", js.Conn().NumSubscriptions()-before)
+		}
+	}
+}
+
+// A stream that is made anew has messages with the sequences of the old ones, which have nothing to do with their notes.
+func TestNotesOfAnotherStream(t *testing.T) {
+	js := connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	q := &queue{js, "orders"}
+	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := func() jetstream.Consumer {
+		t.Helper()
+		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
+			t.Fatal(err)
+		}
+		c, err := js.CreateOrUpdateConsumer(ctx, q.name, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := begin()
+	first, stop := context.WithCancel(ctx)
+	if err := limit.Consume(first, c, 1, func(context.Context, jetstream.Msg) error { stop(); return worker.Later(time.Hour, nil) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(ctx, q.name); err != nil {
+		t.Fatal(err)
+	}
+	c = begin()
+	if _, err := c.Next(); err != nil { // a process that dies
+		t.Fatal(err)
+	}
+	second, stop := context.WithTimeout(ctx, 8*time.Second)
+	defer stop()
+	ran := false
+	if err := limit.Consume(second, c, 1, func(ctx context.Context, _ jetstream.Msg) error {
+		ran = true
+		if op := worker.OperationOf(ctx); op.Postponements > 0 {
+			t.Errorf("the new message has %d postponements", op.Postponements)
+		}
+		stop()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !ran {
+		t.Error("the new message waits for the slot of an old one")
+	}
+}

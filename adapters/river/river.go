@@ -67,6 +67,10 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 	case out.Kind == worker.Done:
 		return nil
 	case out.Kind == worker.GivenUp:
+		var snooze *river.JobSnoozeError
+		if errors.As(out.Err, &snooze) { // the cause, which River would obey
+			return river.JobCancel(errors.New(out.Err.Error()))
+		}
 		return river.JobCancel(out.Err)
 	case out.Delay > 0:
 		return river.JobSnooze(out.Delay)

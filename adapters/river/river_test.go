@@ -354,3 +354,46 @@ func TestRetriedByHand(t *testing.T) {
 		t.Errorf("the jobs ran after %v postponements, want %v", postponements, want)
 	}
 }
+
+// A job whose snooze would pass its deadline is cancelled at once.
+func TestSnoozePastTheDeadline(t *testing.T) {
+	p, err := pool(usePostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{p, "snoozedpast"}
+	if err := q.Publish(t.Context(), workertest.Message{ID: "1", Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(Options{
+		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
+		Request: func(j *rivertype.JobRow) drip.Request { return drip.Request{Deadline: j.CreatedAt.Add(time.Minute)} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- q.run(ctx, []rivertype.Middleware{limit}, func(context.Context, workertest.Message) error { return river.JobSnooze(time.Hour) })
+	}()
+	q.over(ctx, t)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	client, err := river.NewClient(riverpgxv5.New(p), &river.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := client.JobList(t.Context(), river.NewJobListParams().Queues(q.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range jobs.Jobs {
+		if j.State != rivertype.JobStateCancelled {
+			t.Errorf("the job is %s, for %v: %s", j.State, time.Until(j.ScheduledAt).Round(time.Second), j.Metadata)
+		}
+	}
+}
