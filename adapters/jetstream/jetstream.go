@@ -275,7 +275,7 @@ func (n *notes) get(ctx context.Context, message string) string {
 		}
 		return ""
 	}
-	if made := m.Header.Get(madeHeader); made != "" && made != n.made {
+	if m.Header.Get(madeHeader) != n.made {
 		return ""
 	}
 	return string(m.Data)
