@@ -73,8 +73,8 @@ const (
 )
 
 // begun returns how many intervals of a Series have begun since the last decision, of which old is the window. One of the callers may be
-// in the next interval. Between the two windows are whole days, weeks or months. While the entity was closed for longer than old lasts,
-// begun counts the times that w knows.
+// in the next interval. Between the two windows are whole days, weeks or months. After a time in which the entity was closed, begun
+// counts only the ends of the two.
 func (w *Window) begun(old *Window, s *State, now int64) int64 {
 	turns := max(w.turns(s, s.Now, now), old.turns(s, s.Now, now))
 	if w.since(s, s.Now) > s.Now {
