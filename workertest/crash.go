@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -132,6 +133,9 @@ func shared(ctx context.Context, url string, rate int) (*drip.Bucket, func(), er
 	}, err
 }
 
+// dies is the line of a process that comes to its step. One that ends without it has made a mistake.
+const dies = "dies at its step"
+
 // mortal is a bucket in a process that dies when the n-th message comes to a step.
 type mortal struct {
 	*drip.Bucket
@@ -141,6 +145,7 @@ type mortal struct {
 
 func (m *mortal) reached(step int) {
 	if m.at == step && m.seen.Add(1) == fateful {
+		fmt.Println(dies)
 		if p, err := os.FindProcess(os.Getpid()); err == nil {
 			p.Kill()
 		}
@@ -193,7 +198,11 @@ func crash(t *testing.T, s *suite, at int, url string) {
 	case ctx.Err() != nil:
 		t.Fatalf("another process opens the queue at its URL and consumes the messages: in %v fewer than %d of %d came to the step %q; it printed %q",
 			s.patience(), fateful, n, steps[at], out)
-	case err == nil || strings.Contains(string(out), "failed"):
+	case !strings.Contains(string(out), dies):
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
 		t.Fatalf("the process was to be killed: %v, %s", err, out)
 	}
 	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {

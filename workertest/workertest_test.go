@@ -31,6 +31,9 @@ func open(_ context.Context, url, name string) (Queue, error) {
 		return nil, err
 	}
 	mistake := os.Getenv(mutantVariable)
+	if mistake == otherProcessesPanic && os.Getenv(variable) != "" {
+		panic("oh")
+	}
 	if mistake == ownProcess {
 		name += fmt.Sprint("-", os.Getpid())
 	}
@@ -45,9 +48,12 @@ func TestRightAdapter(t *testing.T) {
 // ownProcess is the mistake of a queue in memory.
 const ownProcess = "other processes do not reach the queue"
 
+const otherProcessesPanic = "other processes panic"
+
 // wrong are mistakes of adapters, and a rule that each breaks.
 var wrong = map[string]string{
 	ownProcess:                                  "Crash",
+	otherProcessesPanic:                         "Crash",
 	"the note is lost":                          "Limit",
 	"the limiter is not asked":                  "Limit",
 	"messages come back before they are due":    "Limit",

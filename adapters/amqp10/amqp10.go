@@ -30,10 +30,11 @@ type Options = worker.Options[*amqp.Message]
 
 // Queue configures the queue that Consume consumes.
 type Queue struct {
-	// URL is the URL of the broker, amqp:// or amqps://. Required.
+	// URL is the URL of the broker, amqp:// or amqps://, without a path. Required.
 	URL string
 
-	// Conn has further options of the connection: TLS, which takes an amqps URL, and a virtual host as HostName "vhost:name". Defaults to nil.
+	// Conn has further options of the connection: TLS, which takes an amqps URL, and a virtual host as HostName "vhost:name". With
+	// both of them TLSConfig needs the ServerName. Defaults to nil.
 	Conn *amqp.ConnOptions
 
 	// Name is the name of the queue, a quorum queue that exists. Required.
@@ -115,6 +116,8 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return errors.New("dripamqp10: Queue.URL or Queue.Name is missing")
 	case !usable(q.URL):
 		return errors.New("dripamqp10: Queue.URL is not one of AMQP; it looks like amqp://user:password@host:5672, with the password escaped")
+	case virtualHost(q.URL) != "":
+		return fmt.Errorf("dripamqp10: Queue.URL has a virtual host, which the client ignores; instead set Queue.Conn.HostName = %q", "vhost:"+virtualHost(q.URL))
 	case q.Conn != nil && q.Conn.TLSConfig != nil && strings.HasPrefix(strings.ToLower(q.URL), "amqp:"):
 		return errors.New("dripamqp10: Queue.Conn has a TLSConfig, and Queue.URL is one without TLS; it must begin with amqps://")
 	case q.InHand < 0 || q.InHand > math.MaxInt32:
@@ -128,12 +131,14 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	var running sync.WaitGroup
 	defer running.Wait()
 	begun := false
+	credit := q.InHand
 	for backoff := time.Duration(0); ; {
 		began := time.Now()
-		s, err := open(ctx, q)
+		s, err := open(ctx, q, credit)
 		if err == nil {
 			begun = true
 			err = l.consume(ctx, handling, s, &running, handle)
+			credit = s.following(time.Since(began))
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -165,19 +170,30 @@ func usable(rawURL string) bool {
 	return err == nil && slices.Contains([]string{"amqp", "amqps", "amqp+ssl"}, u.Scheme)
 }
 
+// virtualHost returns the virtual host that a path names in a URL of AMQP 0-9-1, "" if there is none.
+func virtualHost(rawURL string) string {
+	u, err := address.Parse(rawURL)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(u.Path, "/")
+}
+
 // session is a connection that consumes.
 type session struct {
 	conn     *amqp.Conn
 	receiver *amqp.Receiver
 
-	settled atomic.Int64 // settled messages that the broker may not yet replace
-	enough  int64        // so many of them are told to the broker at once
+	inHand int64
+	credit atomic.Int64 // at the start, plus one for each settled message
+	owed   atomic.Int64 // messages that the broker may send, but does not yet know
 }
 
-func open(ctx context.Context, q Queue) (s *session, err error) {
+func open(ctx context.Context, q Queue, credit int) (s *session, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	s = &session{enough: int64(max(q.InHand/8, 1))}
+	s = &session{inHand: int64(q.InHand)}
+	s.credit.Store(int64(credit))
 	if s.conn, err = amqp.Dial(ctx, q.URL, q.Conn); err != nil {
 		if strings.Contains(err.Error(), "protocol version 0.9.1") { // RabbitMQ 3 without its plugin
 			err = fmt.Errorf("%w: %w", ErrBroker, err)
@@ -195,7 +211,7 @@ func open(ctx context.Context, q Queue) (s *session, err error) {
 		s.receiver, err = channel.NewReceiver(ctx, "/queues/"+url.PathEscape(q.Name), &amqp.ReceiverOptions{Credit: -1})
 	}
 	if err == nil {
-		err = s.receiver.IssueCredit(uint32(q.InHand)) // the broker sends at most so many messages
+		err = s.receiver.IssueCredit(uint32(credit)) // the broker sends at most so many messages
 	}
 	if err != nil {
 		s.conn.Close()
@@ -203,12 +219,38 @@ func open(ctx context.Context, q Queue) (s *session, err error) {
 	return s, err
 }
 
-// next lets the broker send a message in place of a settled one.
-func (s *session) next() {
-	if s.settled.Add(1) < s.enough {
-		return
+// following returns the credit with which the session after this one begins. A message that RabbitMQ cannot convert ends each
+// session that it is sent in, and the queue counts a delivery of all messages that were in hand. After some it drops them. So a
+// session that ended at once, or before it had its whole credit, is followed by one that has one message in hand.
+func (s *session) following(lasted time.Duration) int {
+	if lasted > longestBackoff && s.credit.Load() >= s.inHand {
+		return int(s.inHand)
 	}
-	if n := s.settled.Swap(0); n > 0 {
+	return 1
+}
+
+// moment is how long the broker may wait for few places. A flow of their own for each would slow it down.
+const moment = 50 * time.Millisecond
+
+// next lets the broker send a message in place of a settled one, and one more while it may not send as many as InHand.
+func (s *session) next(ctx context.Context) {
+	n := int64(1)
+	if s.credit.Add(1) <= s.inHand {
+		n = 2
+	}
+	switch owed := s.owed.Add(n); {
+	case owed >= s.inHand/8:
+		s.replace(ctx)
+	case owed == n: // the first
+		time.AfterFunc(moment, func() { s.replace(ctx) })
+	}
+}
+
+func (s *session) replace(ctx context.Context) {
+	if ctx.Err() != nil {
+		return // stop has taken the credit back
+	}
+	if n := s.owed.Swap(0); n > 0 {
 		_ = s.receiver.IssueCredit(uint32(n)) // which fails when the session ends
 	}
 }
@@ -243,9 +285,7 @@ func (l *Limit) consume(ctx, handling context.Context, s *session, running *sync
 		if err == nil {
 			running.Go(func() {
 				l.step(handling, s.receiver, m, handle)
-				if ctx.Err() == nil {
-					s.next()
-				}
+				s.next(ctx)
 			})
 			continue
 		}

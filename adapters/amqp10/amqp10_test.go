@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -125,7 +127,7 @@ func TestDeadLetterBeginsAnew(t *testing.T) {
 			return errors.New("failure")
 		})
 	}()
-	s, err := open(ctx, Queue{URL: url, Name: "anew.dead", InHand: 1})
+	s, err := open(ctx, Queue{URL: url, Name: "anew.dead", InHand: 1}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +147,7 @@ func TestDeadLetterBeginsAnew(t *testing.T) {
 		}
 		if err == nil {
 			err = s.receiver.AcceptMessage(ctx, m)
-			s.next()
+			s.next(ctx)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -257,6 +259,115 @@ func TestStoppingTakesNothing(t *testing.T) {
 	}
 }
 
+// A message that the broker cannot convert ends the session. The good messages around it run, with quick handlers and with slow
+// ones, and it alone uses up its deliveries.
+func TestMessageThatEndsTheSession(t *testing.T) {
+	for name, c := range map[string]struct {
+		n, at int
+		takes time.Duration
+	}{"first": {n: 10}, "in the middle": {n: 400, at: 200}, "behind slow handlers": {n: 30, at: 20, takes: 500 * time.Millisecond}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := need(t)
+			queueName := strings.ReplaceAll(t.Name(), "/", "-")
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			q, err := openQueue(ctx, url, queueName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = servers.WithChannel(url, func(ch *amqp091.Channel) error {
+				for i := range c.n + 1 {
+					m := amqp091.Publishing{Headers: amqp091.Table{}, DeliveryMode: amqp091.Persistent, Body: []byte(strconv.Itoa(i))}
+					if i == c.at {
+						m.Headers["price"] = amqp091.Decimal{Scale: 2, Value: 314}
+					}
+					if err := ch.PublishWithContext(ctx, "", queueName, false, false, m); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit, err := New(Options{
+				Limiter: free{}, Entity: func(*amqp.Message) (string, error) { return "shop", nil }, Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			ran := map[string]bool{}
+			err = limit.Consume(ctx, Queue{URL: url, Name: queueName}, func(ctx context.Context, m *amqp.Message) error {
+				select {
+				case <-time.After(c.takes):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if ran[string(m.GetData())] = true; len(ran) == c.n {
+					cancel()
+				}
+				return nil
+			})
+			if left, _ := q.(*queue).Left(context.Background()); err != nil || len(ran) != c.n {
+				t.Errorf("Consume = %v; of %d good messages %d ran, and %d messages are left in the queue", err, c.n, len(ran), left)
+			}
+		})
+	}
+}
+
+// Each place that a message leaves is free at once, also beside handlers that take long.
+func TestFreePlaces(t *testing.T) {
+	url := need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	q, err := openQueue(ctx, url, "places")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(Options{Limiter: free{}, Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const inHand, long, short = 16, 15, 5
+	begun, release := make(chan string, long+short), make(chan bool)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- limit.Consume(ctx, Queue{URL: url, Name: "places", InHand: inHand}, func(_ context.Context, m *amqp.Message) error {
+			if begun <- string(m.GetData()); string(m.GetData()) == "long" {
+				<-release
+			}
+			return nil
+		})
+	}()
+	run := func(id string, n int) {
+		t.Helper()
+		for range n {
+			if err := q.Publish(ctx, workertest.Message{ID: id, Entity: "shop"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range n {
+			select {
+			case <-begun:
+			case <-time.After(10 * time.Second):
+				t.Errorf("%d of %d %s messages ran, with InHand %d", i, n, id, inHand)
+				return
+			}
+		}
+	}
+	run("long", long)
+	run("short", short)
+	close(release)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // The error of a URL that cannot be used has nothing of its password.
 func TestURLError(t *testing.T) {
 	limit, err := New(Options{Limiter: free{}, Entity: shop})
@@ -320,6 +431,7 @@ func TestQueueErrors(t *testing.T) {
 		"Queue.URL or Queue.Name is missing": {Queue{Name: "-"}, handle},
 		"handle is nil":                      {Queue{}, nil},
 		"Queue.Conn has a TLSConfig, and Queue.URL is one without TLS": {Queue{Conn: &amqp.ConnOptions{TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13}}}, handle},
+		`Queue.Conn.HostName = "vhost:shops"`:                          {Queue{URL: "amqp://localhost:1/shops", Name: "orders"}, handle},
 	} {
 		if c.q.Name == "" {
 			c.q.URL, c.q.Name = "amqp://localhost:1/", "orders"
@@ -417,7 +529,7 @@ func (q *queue) Consume(ctx context.Context, l worker.Limiter, handle func(conte
 
 // ConsumeBare handles messages as they come, in order.
 func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, workertest.Message) error) error {
-	s, err := open(ctx, Queue{URL: q.url, Name: q.name, InHand: 30})
+	s, err := open(ctx, Queue{URL: q.url, Name: q.name, InHand: 30}, 30)
 	if err != nil {
 		return err
 	}
@@ -432,7 +544,7 @@ func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, wo
 		}
 		if err == nil {
 			err = s.receiver.AcceptMessage(ctx, m)
-			s.next()
+			s.next(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			return err
