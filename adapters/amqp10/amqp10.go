@@ -30,10 +30,11 @@ type Options = worker.Options[*amqp.Message]
 
 // Queue configures the queue that Consume consumes.
 type Queue struct {
-	// URL is the URL of the broker, amqp:// or amqps://. Required.
+	// URL is the URL of the broker, amqp:// or amqps://, without a path. Required.
 	URL string
 
-	// Conn has further options of the connection: TLS, which takes an amqps URL, and a virtual host as HostName "vhost:name". Defaults to nil.
+	// Conn has further options of the connection: TLS, which takes an amqps URL, and a virtual host as HostName "vhost:name". With
+	// both of them TLSConfig needs the ServerName. Defaults to nil.
 	Conn *amqp.ConnOptions
 
 	// Name is the name of the queue, a quorum queue that exists. Required.
@@ -115,6 +116,8 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return errors.New("dripamqp10: Queue.URL or Queue.Name is missing")
 	case !usable(q.URL):
 		return errors.New("dripamqp10: Queue.URL is not one of AMQP; it looks like amqp://user:password@host:5672, with the password escaped")
+	case virtualHost(q.URL) != "":
+		return fmt.Errorf("dripamqp10: Queue.URL has a virtual host, which the client ignores; instead set Queue.Conn.HostName = %q", "vhost:"+virtualHost(q.URL))
 	case q.Conn != nil && q.Conn.TLSConfig != nil && strings.HasPrefix(strings.ToLower(q.URL), "amqp:"):
 		return errors.New("dripamqp10: Queue.Conn has a TLSConfig, and Queue.URL is one without TLS; it must begin with amqps://")
 	case q.InHand < 0 || q.InHand > math.MaxInt32:
@@ -165,6 +168,15 @@ func pause(before, lasted time.Duration) time.Duration {
 func usable(rawURL string) bool {
 	u, err := address.Parse(rawURL)
 	return err == nil && slices.Contains([]string{"amqp", "amqps", "amqp+ssl"}, u.Scheme)
+}
+
+// virtualHost returns the virtual host that a path names in a URL of AMQP 0-9-1, "" if there is none.
+func virtualHost(rawURL string) string {
+	u, err := address.Parse(rawURL)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(u.Path, "/")
 }
 
 // session is a connection that consumes.

@@ -434,6 +434,7 @@ func TestQueueErrors(t *testing.T) {
 		"Queue.URL or Queue.Name is missing": {Queue{Name: "-"}, handle},
 		"handle is nil":                      {Queue{}, nil},
 		"Queue.Conn has a TLSConfig, and Queue.URL is one without TLS": {Queue{Conn: &amqp.ConnOptions{TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13}}}, handle},
+		`Queue.Conn.HostName = "vhost:shops"`:                          {Queue{URL: "amqp://localhost:1/shops", Name: "orders"}, handle},
 	} {
 		if c.q.Name == "" {
 			c.q.URL, c.q.Name = "amqp://localhost:1/", "orders"
