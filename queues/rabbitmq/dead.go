@@ -17,7 +17,7 @@ import (
 // ErrUnroutable is the error of Requeue for letters that the broker could route nowhere. They are still dead letters.
 var ErrUnroutable = errors.New("the queue they belong in takes them no more")
 
-// mostLooks is how often a quorum queue may deliver a letter that is only looked at. The queue counts deliveries, and
+// mostLooks is how often a quorum queue may deliver a letter that is only looked at, by Dead or by a Requeue that does not pick it. The queue counts deliveries, and
 // RabbitMQ 4 drops a message that it has delivered 20 times, unless the queue has another limit. So after mostLooks looks a
 // copy replaces the letter, at the end of the queue, and its count begins anew.
 const mostLooks = 5
@@ -28,9 +28,9 @@ const together = 64
 // Dead implements [queues.Broker]. The broker marks the letters that it has read as redelivered. A crash may leave a letter
 // twice, as wherever messages move.
 func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []queues.Letter, more bool, err error) {
-	_, more, err = b.letters(ctx, queue, deadQueue(queue), func(count int) int { return min(count, most) }, func(l *queues.Letter, looks int64) bool {
+	_, more, err = b.letters(ctx, queue, func(count int) int { return min(count, most) }, func(l *queues.Letter) bool {
 		letters = append(letters, *l)
-		return looks >= mostLooks
+		return false
 	})
 	if err != nil {
 		return nil, false, b.failed(ctx, fmt.Sprintf("read the dead letters of %q", queue), err)
@@ -41,7 +41,7 @@ func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []qu
 // Requeue implements [queues.Broker]. The letters go to the due queue, as they are, and begin anew. They go to the work queue
 // if no Consumer has declared the due queue.
 func (b *Broker) Requeue(ctx context.Context, queue string, pick func(*queues.Letter) bool) (n int, err error) {
-	n, _, err = b.letters(ctx, queue, "", func(count int) int { return count }, func(l *queues.Letter, _ int64) bool { return pick(l) })
+	n, _, err = b.letters(ctx, queue, func(count int) int { return count }, pick)
 	if err != nil {
 		err = b.failed(ctx, fmt.Sprintf("put back dead letters of %q", queue), err)
 	}
@@ -49,16 +49,21 @@ func (b *Broker) Requeue(ctx context.Context, queue string, pick func(*queues.Le
 }
 
 // letters takes dead letters in hand, as many as most returns for their number. It publishes the letters for which move
-// returns true to the queue to, "" for the queue where they are handled, and removes them once the broker has confirmed them.
-// It gives the other letters back. It returns how many it has removed, and whether there are more than most.
+// returns true to the queue where they are handled, and removes them once the broker has confirmed them. It gives the other
+// letters back, or a copy: see mostLooks. It returns how many it has removed, and whether there are more than most.
 //
 // It has a connection of its own: if that breaks, the broker gives back the letters in hand.
-func (b *Broker) letters(ctx context.Context, queue, to string, most func(count int) int, move func(l *queues.Letter, looks int64) bool) (moved int, more bool, err error) {
+func (b *Broker) letters(ctx context.Context, queue string, most func(count int) int, move func(*queues.Letter) bool) (moved int, more bool, err error) {
 	conn, err := b.dial(ctx)
 	if err != nil {
 		return moved, false, err
 	}
-	defer guard(ctx, conn)()
+	// A broken connection counts as a delivery of all letters in hand, and never comes to their copies. So there is a moment to
+	// give them back.
+	late, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, end) })()
+	defer guard(late, conn)()
 	defer conn.CloseDeadline(time.Now().Add(time.Minute))
 	names := []string{deadQueue(queue), dueQueue(queue), queue}
 	b.forgetAbsent(names) // they may exist now, and their letters must not be overlooked
@@ -70,10 +75,10 @@ func (b *Broker) letters(ctx context.Context, queue, to string, most func(count 
 		return 0, false, ErrNoQueue
 	case found[0] == nil: // nothing was ever given up
 		return 0, false, nil
-	case to == "" && found[1] != nil:
-		to = dueQueue(queue)
-	case to == "":
-		to = queue
+	}
+	work := queue
+	if found[1] != nil {
+		work = dueQueue(queue)
 	}
 	ch, err := conn.Channel()
 	if err != nil {
@@ -87,6 +92,9 @@ func (b *Broker) letters(ctx context.Context, queue, to string, most func(count 
 	n := most(found[0].Messages)
 	var keep uint64 // the last tag that is given back
 	for range n {
+		if ctx.Err() != nil {
+			break
+		}
 		d, ok, err := ch.Get(deadQueue(queue), false)
 		if err != nil {
 			return moved, false, err
@@ -94,20 +102,25 @@ func (b *Broker) letters(ctx context.Context, queue, to string, most func(count 
 		if !ok {
 			break
 		}
-		if l := letterOf(&d); !move(&l, number(d.Headers["x-delivery-count"])) {
+		to, l := deadQueue(queue), letterOf(&d)
+		moves := move(&l)
+		switch {
+		case moves:
+			to = work
+		case number(d.Headers["x-delivery-count"]) < mostLooks:
 			keep = d.DeliveryTag
 			continue
 		}
-		if err := p.publish(ctx, to, &d); err != nil {
+		if err := p.publish(late, to, moves, &d); err != nil {
 			return moved, false, err
 		}
 		if len(p.waiting) == together {
-			if err := p.settle(ctx); err != nil {
+			if err := p.settle(late); err != nil {
 				return moved, false, err
 			}
 		}
 	}
-	if err := p.settle(ctx); err != nil {
+	if err := p.settle(late); err != nil {
 		return moved, false, err
 	}
 	if keep > 0 {
@@ -116,8 +129,14 @@ func (b *Broker) letters(ctx context.Context, queue, to string, most func(count 
 	if err == nil {
 		err = ch.Close() // the broker answers when it has the other letters back
 	}
+	if err == nil {
+		err = ctx.Err()
+	}
 	return p.moved, found[0].Messages > n, err
 }
+
+// grace is how long a call whose context ends may take to give back the letters in hand.
+const grace = 2 * time.Second
 
 // publishing has the letters that wait for their confirmation.
 type publishing struct {
@@ -130,6 +149,7 @@ type publishing struct {
 
 type waiting struct {
 	d         *amqp.Delivery
+	moves     bool // else a copy replaces it
 	confirmed *amqp.DeferredConfirmation
 }
 
@@ -145,7 +165,7 @@ func newPublishing(conn *amqp.Connection) (*publishing, error) {
 	return &publishing{ch: ch, returns: returns, returned: map[string]int{}}, nil
 }
 
-func (p *publishing) publish(ctx context.Context, to string, d *amqp.Delivery) error {
+func (p *publishing) publish(ctx context.Context, to string, moves bool, d *amqp.Delivery) error {
 	h := amqp.Table{}
 	for name, v := range d.Headers {
 		if !noted(name) {
@@ -159,7 +179,7 @@ func (p *publishing) publish(ctx context.Context, to string, d *amqp.Delivery) e
 		Type: d.Type, AppId: d.AppId, Body: d.Body,
 	})
 	if err == nil {
-		p.waiting = append(p.waiting, waiting{d, c})
+		p.waiting = append(p.waiting, waiting{d, moves, c})
 	}
 	return err
 }
@@ -180,7 +200,9 @@ func (p *publishing) settle(ctx context.Context) error {
 			if err := w.d.Ack(false); err != nil {
 				return err
 			}
-			p.moved++
+			if w.moves {
+				p.moved++
+			}
 		}
 	}
 	p.waiting = p.waiting[:0]

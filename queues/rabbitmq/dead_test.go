@@ -106,6 +106,55 @@ func TestLookingLosesNothing(t *testing.T) {
 	}
 }
 
+// buryLimited buries letters in a quorum queue with the delivery limit that RabbitMQ 4 has by default.
+func buryLimited(t *testing.T, n int) (*Broker, *amqp.Channel, string) {
+	t.Helper()
+	b, ch, queue := channel(t)
+	args := amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": int64(20)}
+	if _, err := ch.QueueDeclare(deadQueue(queue), true, false, false, false, args); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		servers.Publish(t, ch, deadQueue(queue), amqp.Publishing{
+			Headers: amqp.Table{"x-drip-reason": "failed"}, DeliveryMode: amqp.Persistent, Body: fmt.Appendf(nil, "order %d", i),
+		})
+	}
+	count(t, ch, deadQueue(queue), n)
+	return b, ch, queue
+}
+
+// An operator who puts back one letter after the other loses none of those that wait.
+func TestRequeueOneByOne(t *testing.T) {
+	const n = 30
+	b, ch, queue := buryLimited(t, n)
+	for i := range n {
+		first := true
+		got, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool {
+			pick := first
+			first = false
+			return pick
+		})
+		if err != nil || got != 1 {
+			t.Fatalf("letter %d: Requeue = %d, %v, want 1", i, got, err)
+		}
+		count(t, ch, deadQueue(queue), n-1-i)
+	}
+	count(t, ch, queue, n)
+}
+
+// A viewer who goes away, however often, takes no letter along.
+func TestCancelledRequeue(t *testing.T) {
+	const n = 30
+	b, ch, queue := buryLimited(t, n)
+	for range 25 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := b.Requeue(ctx, queue, func(*queues.Letter) bool { cancel(); return false }); !errors.Is(err, context.Canceled) {
+			t.Errorf("Requeue = %v, want that it was cancelled", err)
+		}
+		count(t, ch, deadQueue(queue), n)
+	}
+}
+
 func TestSomeOfMany(t *testing.T) {
 	b, ch, queue := channel(t)
 	reasons := make([]string, 3*together+7)
