@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -80,6 +81,9 @@ var rules = []struct {
 // that consume the same queue, so a queue in memory breaks it. Its limits are in a Redis: the one at DRIP_REDIS_URL, or a
 // private one from the program redis-server.
 func Run(t *testing.T, a Adapter, url string) {
+	if os.Getenv(variable) != "" { // it would start itself again and again
+		t.Fatal("TestMain must call workertest.Child")
+	}
 	for _, rule := range rules {
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()

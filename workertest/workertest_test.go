@@ -21,7 +21,9 @@ const mutantVariable = "DRIP_WRONG_ADAPTER"
 var adapter = Adapter{Open: open, Late: 200 * time.Millisecond, Again: 4 * time.Second}
 
 func TestMain(m *testing.M) {
-	Child(adapter)
+	if os.Getenv(withoutChild) == "" {
+		Child(adapter)
+	}
 	os.Exit(servers.Main(m))
 }
 
@@ -220,5 +222,16 @@ func TestOver(t *testing.T) {
 	}
 	if n := over(append(times, 1999), 4, 2, time.Second); n != 1 {
 		t.Errorf("%d of 9 calls are over the limit, want 1", n)
+	}
+}
+
+const withoutChild = "DRIP_WORKERTEST_WITHOUT_CHILD"
+
+// A process of the suite whose TestMain calls no Child would start the suite again, and each of its processes, too.
+func TestMainWithoutChild(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRightAdapter$/^Later$")
+	cmd.Env = append(os.Environ(), withoutChild+"=1", variable+"={}")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "TestMain must call workertest.Child") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -17,9 +17,9 @@ import (
 // ErrUnroutable is the error of Requeue for letters that the broker could route nowhere. They are still dead letters.
 var ErrUnroutable = errors.New("the queue they belong in takes them no more")
 
-// mostLooks is how often a quorum queue may deliver a letter that is only looked at, by Dead or by a Requeue that does not pick it. The queue counts deliveries, and
-// RabbitMQ 4 drops a message that it has delivered 20 times, unless the queue has another limit. So after mostLooks looks a
-// copy replaces the letter, at the end of the queue, and its count begins anew.
+// mostLooks is how often a quorum queue may deliver a letter that is only looked at, by Dead or by a Requeue that does not pick
+// it. The queue counts deliveries, and RabbitMQ 4 drops a message that it has delivered 20 times, unless the queue has another
+// limit. So after mostLooks looks a copy replaces the letter, at the end of the queue, and its count begins anew.
 const mostLooks = 5
 
 // together is how many letters wait for confirmation at once.

@@ -344,3 +344,15 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 }
+
+func TestNothingMovesAfterClose(t *testing.T) {
+	b, ch, queue := channel(t)
+	bury(t, ch, queue, "classic", "failed")
+	b.Close()
+	if letters, _, err := b.Dead(t.Context(), queue, 10); !errors.Is(err, amqp.ErrClosed) {
+		t.Errorf("Dead = %d letters, %v", len(letters), err)
+	}
+	if n, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true }); !errors.Is(err, amqp.ErrClosed) {
+		t.Errorf("Requeue = %d, %v", n, err)
+	}
+}

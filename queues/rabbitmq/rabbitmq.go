@@ -74,12 +74,9 @@ func (b *Broker) failed(ctx context.Context, doing string, err error) error {
 // connection returns the connection for looking. It makes a new one when the old one has failed.
 func (b *Broker) connection(ctx context.Context) (*amqp.Connection, error) {
 	b.mu.Lock()
-	conn, closed := b.conn, b.closed
+	conn := b.conn
 	b.mu.Unlock()
-	switch {
-	case closed:
-		return nil, amqp.ErrClosed
-	case conn != nil && !conn.IsClosed():
+	if conn != nil && !conn.IsClosed() {
 		return conn, nil
 	}
 	conn, err := b.dial(ctx)
@@ -101,6 +98,12 @@ func (b *Broker) connection(ctx context.Context) (*amqp.Connection, error) {
 
 // dial connects. No error repeats the URL.
 func (b *Broker) dial(ctx context.Context) (*amqp.Connection, error) {
+	b.mu.Lock()
+	closed := b.closed
+	b.mu.Unlock()
+	if closed {
+		return nil, amqp.ErrClosed
+	}
 	config := amqp.Config{Properties: amqp.NewConnectionProperties()}
 	config.Properties.SetClientConnectionName("drip queues")
 	watching := func() bool { return true }
