@@ -62,6 +62,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	}
 	v := l.look(s, leases, op, now)
 	fits := v.bound == BoundNone
+	v.soon = fits && !v.back
 	for i := range shared {
 		x := &shared[i]
 		x.flow = s.flow(x.Key)
@@ -72,6 +73,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		x.enter(f, op, v.back, now)
 		x.look(f, op, v.back, now)
 		fits = fits && x.fits
+		v.soon = v.soon && (x.fits || x.bound == BoundTokens)
 	}
 	if op.Deadline > 0 && now > op.Deadline {
 		a.Late = true
@@ -194,8 +196,7 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer, now int6
 func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
 	w, here := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head
 	keeps := v.back && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
-	soon := !v.back && x.bound == BoundTokens && v.bound == BoundNone && here
-	return !keeps && !soon && !x.token && !op.Urgent && slot != op.Ticket.Slot && !l.refreshes(now, slot)
+	return !keeps && !(v.soon && here) && !x.token && !op.Urgent && slot != op.Ticket.Slot && !l.refreshes(now, slot)
 }
 
 // view is the state of an entity as an operation finds it.
@@ -212,6 +213,7 @@ type view struct {
 	overdue int64 // see Limits.overdue
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
 	turn    bool  // it asks again when it has its turn for what operations give back
+	soon    bool  // it is a newcomer that lacks only a token, in any limit
 }
 
 // look returns the view of an operation. It changes nothing.

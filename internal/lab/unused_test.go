@@ -17,6 +17,7 @@ func TestSharedBookingsNobodyUses(t *testing.T) {
 	second := drip.Limit{Size: 100, RefreshRate: 20, RefreshInterval: time.Second, Concurrency: 2}
 	tokens := drip.Limit{Size: 500, RefreshRate: 500, RefreshInterval: 100 * time.Millisecond, Concurrency: 1}
 	longer := drip.Limit{Size: 100, RefreshInterval: 5 * time.Second, Concurrency: 3, Windows: []drip.Window{{Size: 5000, RefreshInterval: 5 * time.Minute}}}
+	two := drip.Limit{Size: 50, RefreshInterval: 10 * time.Second, Concurrency: 20}
 	for _, c := range []struct {
 		name           string
 		limit          drip.Limit
@@ -33,11 +34,16 @@ func TestSharedBookingsNobodyUses(t *testing.T) {
 		{"two entities of GetDelay", second, 20 * time.Millisecond, -0.67, 0, 80 * time.Second},
 		{"two entities lose tickets", second, 20 * time.Millisecond, 0, -0.67, 80 * time.Second},
 		{"all lost, tokens are short", tokens, 20 * time.Millisecond, 0, 1, 90 * time.Second},
+		{"all lost, two limits", two, 20 * time.Millisecond, 0, 1, 7 * time.Minute},
 		{"all lost, a longer window", longer, 5 * time.Millisecond, 0, 1, 100 * time.Second},
 	} {
 		now, rnd, events := Begin.UnixMilli(), rand.New(rand.NewPCG(1, 1)), events{}
+		shared := map[string]drip.Limit{"app": c.limit}
+		if c.name == "all lost, two limits" {
+			shared["endpoint"] = drip.Limit{Size: 100, RefreshInterval: 10 * time.Second, Concurrency: 1}
+		}
 		bucket, err := drip.New(drip.Options{
-			Size: 1 << 30, Concurrency: plenty, Shared: map[string]drip.Limit{"app": c.limit},
+			Size: 1 << 30, Concurrency: plenty, Shared: shared,
 			Start: time.UnixMilli(0), Clock: func() time.Time { return time.UnixMilli(now) },
 		})
 		ok(t, err)

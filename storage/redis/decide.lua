@@ -20,7 +20,8 @@
 --
 -- Returns the answers one after the other in a string: a sum of 1 for Found, 2 for a ticket, 4 for a lease, 8 for Late and
 -- 16 times Limit, then Delay, Bound, the numbers of the ticket and those of the lease. A table would take longer. The sum is -1
--- if the entity's value is no state: nothing about this entity has changed. After an error no state has changed.
+-- if the entity's value is no state: nothing about this entity has changed. After an error no state has
+-- changed, but a lease in a set may be gone.
 
 local call, sub = redis.call, string.sub
 local hold = tonumber(ARGV[1])
@@ -2983,9 +2984,9 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
             local x5 = t5 - x.Limits_Zero
             if x5 > max2 then max2 = x5 end
             local y3 = x.Limits_Grain
-            local gone = c3.Head + 1 - (max2 - max2 % y3) / y3
+            local gone2 = c3.Head + 1 - (max2 - max2 % y3) / y3
             local booked = c3.Front - c3.Head - 1
-            local x6 = each2 * (gone < most2 and gone or most2)
+            local x6 = each2 * (gone2 < most2 and gone2 or most2)
             local y4 = x.slow
             local x7 = each2 * (booked < most2 and booked or most2)
             local y5 = x.slow
@@ -6579,7 +6580,7 @@ end
                   end
                 end
               end
-              local v_at, v_bound, v_slot, v_back, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn = 0, 0, 0, false, 0, false, false, 0, 0, 0, 0, false
+              local v_at, v_bound, v_slot, v_back, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, false, 0, false, false, 0, 0, 0, 0, false, false
               do
                 v_back = op_Ticket_Slot > 0 and op_Kind == 2
                 if v_back and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
@@ -7111,6 +7112,7 @@ end
                 end
               end
               local fits = v_bound == 0
+              v_soon = fits and not v_back
               for i2 = 0, shared_n - 1 do
                 local x2 = shared[i2]
                 local flow2 = 0
@@ -7138,6 +7140,7 @@ end
                 Shared_enter(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, v_back, t)
                 Shared_look(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Again, op_Urgent, v_back, t)
                 fits = fits and x2.fits
+                v_soon = v_soon and (x2.fits or x2.bound == 2)
               end
               if op_Deadline > 0 and t > op_Deadline then
                 a_Late = true
@@ -7526,8 +7529,7 @@ end
                           is7 = is6
                         end
                         local keeps = is7
-                        local soon = not v_back and x2.bound == 2 and v_bound == 0 and here
-                        local is8 = not keeps and not soon and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        local is8 = not keeps and not (v_soon and here) and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                         if is8 then
                           local refreshes = false
                           do
@@ -8219,8 +8221,7 @@ end
                           is7 = is6
                         end
                         local keeps = is7
-                        local soon = not v_back and x2.bound == 2 and v_bound == 0 and here
-                        local is8 = not keeps and not soon and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        local is8 = not keeps and not (v_soon and here) and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                         if is8 then
                           local refreshes = false
                           do

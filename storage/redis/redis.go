@@ -98,7 +98,8 @@ var (
 	// cause, too. Unless the cause is a failure to connect, the call may have been done all the same.
 	//
 	// If Redis answers with an error instead of doing the call, the call returns the error of go-redis; see
-	// goredis.IsOOMError and similar functions. Nothing has changed then.
+	// goredis.IsOOMError and similar functions. Nothing has changed then. Only if an access list refuses SET, a lease of an entity
+	// with more than 512 leases may be gone.
 	ErrNoAnswer = errors.New("redis: no answer")
 
 	// ErrNotState means that the value of the key is not a state. Nothing has changed.
