@@ -270,7 +270,7 @@ func (s *session) isStream() error {
 		return nil
 	}
 	if _, _, err = ch.Get(s.o.Queue, false); code(err) == amqp.NotImplemented {
-		return fmt.Errorf("%w: %q %w", ErrQueue, s.o.Queue, errStream)
+		return stream(s.o.Queue)
 	}
 	return nil
 }

@@ -133,7 +133,7 @@ func checkType(ch *amqp.Channel, name string) (known bool, err error) {
 			return false, nil
 		}
 		if strings.Contains(text[current:], "'stream'") {
-			return true, fmt.Errorf("%w: %q %w", ErrQueue, name, errStream)
+			return true, stream(name)
 		}
 		return true, nil
 	}
@@ -141,6 +141,8 @@ func checkType(ch *amqp.Channel, name string) (known bool, err error) {
 }
 
 var errStream = errors.New("is a stream, which keeps acknowledged messages; use a quorum or a classic queue")
+
+func stream(queue string) error { return fmt.Errorf("%w: %q %w", ErrQueue, queue, errStream) }
 
 // ErrBroker is the error of Run and OpenDelayQueues when the broker has no quorum queues that dead-letter at least once.
 var ErrBroker = errors.New("the broker has no quorum queues that dead-letter at least once")

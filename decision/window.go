@@ -85,7 +85,7 @@ func (w *Window) begun(old *Window, s *State, now int64) int64 {
 		length = month
 	}
 	if length > 0 {
-		turns = max(turns, floor(w.Offset-old.Offset+length/2, length)+floor(now-w.Offset, w.Interval)-floor(s.Now-old.Offset, old.Interval))
+		turns = max(turns, floor(w.Offset-old.Offset+length/2, length)+w.interval(now)-old.interval(s.Now))
 	}
 	return turns
 }

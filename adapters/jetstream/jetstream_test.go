@@ -416,15 +416,22 @@ func start(t *testing.T, js jetstream.JetStream, config jetstream.ConsumerConfig
 	return limit, c
 }
 
-// Consume returns an error also if its consumer is deleted while all hands are busy, when no pull waits for an answer.
+// Consume returns an error also if its consumer is deleted while all hands are busy, when no pull waits for an answer. It leaves no
+// subscription behind.
 func TestConsumerDeletedWhileBusy(t *testing.T) {
 	js := connect(t)
 	limit, c := start(t, js, jetstream.ConsumerConfig{}, Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	before := js.Conn().NumSubscriptions()
 	err := limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { return js.DeleteConsumer(ctx, "orders", "work") })
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		t.Errorf("Consume = %v", err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); js.Conn().NumSubscriptions() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d subscriptions are left", js.Conn().NumSubscriptions()-before)
+		}
 	}
 }
 
@@ -484,71 +491,21 @@ func TestTicketsOfOthersStay(t *testing.T) {
 	}
 }
 
-// A Consume that ends leaves no subscription behind.
-func TestNoSubscriptionIsLeft(t *testing.T) {
-	js := connect(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	q := &queue{js, "orders"}
-	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
-		t.Fatal(err)
-	}
-	c, err := q.consumer(ctx, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := js.Conn().NumSubscriptions()
-	err = limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { return js.DeleteConsumer(ctx, q.name, "work") })
-	if !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrConsumerDeleted) {
-		t.Errorf("Consume = %v", err)
-	}
-	for deadline := time.Now().Add(10 * time.Second); js.Conn().NumSubscriptions() > before; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d subscriptions are left", js.Conn().NumSubscriptions()-before)
-		}
-	}
-}
-
 // A stream that is made anew has messages with the sequences of the old ones, which have nothing to do with their notes.
 func TestNotesOfAnotherStream(t *testing.T) {
 	js := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	q := &queue{js, "orders"}
-	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin := func() jetstream.Consumer {
-		t.Helper()
-		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
-			t.Fatal(err)
-		}
-		if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
-			t.Fatal(err)
-		}
-		c, err := js.CreateOrUpdateConsumer(ctx, q.name, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	c := begin()
+	config := jetstream.ConsumerConfig{AckWait: time.Second}
+	limit, c := start(t, js, config, Options{})
 	first, stop := context.WithCancel(ctx)
 	if err := limit.Consume(first, c, 1, func(context.Context, jetstream.Msg) error { stop(); return worker.Later(time.Hour, nil) }); err != nil {
 		t.Fatal(err)
 	}
-	if err := js.DeleteStream(ctx, q.name); err != nil {
+	if err := js.DeleteStream(ctx, "orders"); err != nil {
 		t.Fatal(err)
 	}
-	c = begin()
+	limit, c = start(t, js, config, Options{})
 	if _, err := c.Next(); err != nil { // a process that dies
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
@@ -269,18 +270,15 @@ func TestRiversErrors(t *testing.T) {
 	if want := []int{0, 0, 0, 0}; !slices.Equal(failures["snoozed"], want) {
 		t.Errorf("a job that snoozed had failed %v times before, want %v", failures["snoozed"], want)
 	}
-	jobs, err := client.JobList(t.Context(), river.NewJobListParams().Queues(q.name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, j := range jobs.Jobs {
+	_, jobs := q.jobs(t)
+	for _, j := range jobs {
 		var metadata map[string]any
 		if err := json.Unmarshal(j.Metadata, &metadata); err != nil || metadata[noteKey] != nil && metadata[noteKey] != "" {
 			t.Errorf("a job that is %s keeps its note: %s", j.State, j.Metadata)
 		}
 	}
-	if len(jobs.Jobs) != 3 {
-		t.Errorf("%d jobs, want 3", len(jobs.Jobs))
+	if len(jobs) != 3 {
+		t.Errorf("%d jobs, want 3", len(jobs))
 	}
 }
 
@@ -330,15 +328,8 @@ func TestRetriedByHand(t *testing.T) {
 		t.Skipf("the machine is busy: the jobs took %v", took)
 	}
 	time.Sleep(time.Until(began.Add(7 * time.Second))) // all of them are too old
-	client, err := river.NewClient(riverpgxv5.New(p), &river.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	jobs, err := client.JobList(t.Context(), river.NewJobListParams().Queues(q.name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, j := range jobs.Jobs {
+	client, jobs := q.jobs(t)
+	for _, j := range jobs {
 		if _, err := client.JobRetry(t.Context(), j.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -383,7 +374,18 @@ func TestSnoozePastTheDeadline(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	client, err := river.NewClient(riverpgxv5.New(p), &river.Config{})
+	_, jobs := q.jobs(t)
+	for _, j := range jobs {
+		if j.State != rivertype.JobStateCancelled {
+			t.Errorf("the job is %s, for %v: %s", j.State, time.Until(j.ScheduledAt).Round(time.Second), j.Metadata)
+		}
+	}
+}
+
+// jobs returns the jobs of a queue, and a client for them.
+func (q *queue) jobs(t *testing.T) (*river.Client[pgx.Tx], []*rivertype.JobRow) {
+	t.Helper()
+	client, err := river.NewClient(riverpgxv5.New(q.pool), &river.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,9 +393,5 @@ func TestSnoozePastTheDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, j := range jobs.Jobs {
-		if j.State != rivertype.JobStateCancelled {
-			t.Errorf("the job is %s, for %v: %s", j.State, time.Until(j.ScheduledAt).Round(time.Second), j.Metadata)
-		}
-	}
+	return client, jobs.Jobs
 }

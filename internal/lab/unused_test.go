@@ -18,29 +18,30 @@ func TestSharedBookingsNobodyUses(t *testing.T) {
 	tokens := drip.Limit{Size: 500, RefreshRate: 500, RefreshInterval: 100 * time.Millisecond, Concurrency: 1}
 	longer := drip.Limit{Size: 100, RefreshInterval: 5 * time.Second, Concurrency: 3, Windows: []drip.Window{{Size: 5000, RefreshInterval: 5 * time.Minute}}}
 	two := drip.Limit{Size: 50, RefreshInterval: 10 * time.Second, Concurrency: 20}
+	none, endpoint := drip.Limit{}, drip.Limit{Size: 100, RefreshInterval: 10 * time.Second, Concurrency: 1}
 	for _, c := range []struct {
 		name           string
-		limit          drip.Limit
+		limit, other   drip.Limit
 		operation      time.Duration
 		getDelay, lost float64 // parts of the messages; below zero the part of the entities
 		most           time.Duration
 	}{
-		{"tickets", minute, 100 * time.Millisecond, 0, 0, 2*time.Minute + 5*time.Second},
-		{"half GetDelay", minute, 100 * time.Millisecond, 0.5, 0, 3*time.Minute + 5*time.Second},
-		{"most GetDelay", minute, 100 * time.Millisecond, 0.9, 0, 3*time.Minute + 5*time.Second},
-		{"all GetDelay", minute, 100 * time.Millisecond, 1, 0, 2*time.Minute + 10*time.Second},
-		{"half lost", minute, 100 * time.Millisecond, 0, 0.5, 3*time.Minute + 5*time.Second},
-		{"all lost", minute, 100 * time.Millisecond, 0, 1, 3*time.Minute + 5*time.Second},
-		{"two entities of GetDelay", second, 20 * time.Millisecond, -0.67, 0, 80 * time.Second},
-		{"two entities lose tickets", second, 20 * time.Millisecond, 0, -0.67, 80 * time.Second},
-		{"all lost, tokens are short", tokens, 20 * time.Millisecond, 0, 1, 90 * time.Second},
-		{"all lost, two limits", two, 20 * time.Millisecond, 0, 1, 7 * time.Minute},
-		{"all lost, a longer window", longer, 5 * time.Millisecond, 0, 1, 100 * time.Second},
+		{"tickets", minute, none, 100 * time.Millisecond, 0, 0, 2*time.Minute + 5*time.Second},
+		{"half GetDelay", minute, none, 100 * time.Millisecond, 0.5, 0, 3*time.Minute + 5*time.Second},
+		{"most GetDelay", minute, none, 100 * time.Millisecond, 0.9, 0, 3*time.Minute + 5*time.Second},
+		{"all GetDelay", minute, none, 100 * time.Millisecond, 1, 0, 2*time.Minute + 10*time.Second},
+		{"half lost", minute, none, 100 * time.Millisecond, 0, 0.5, 3*time.Minute + 5*time.Second},
+		{"all lost", minute, none, 100 * time.Millisecond, 0, 1, 3*time.Minute + 5*time.Second},
+		{"two entities of GetDelay", second, none, 20 * time.Millisecond, -0.67, 0, 80 * time.Second},
+		{"two entities lose tickets", second, none, 20 * time.Millisecond, 0, -0.67, 80 * time.Second},
+		{"all lost, tokens are short", tokens, none, 20 * time.Millisecond, 0, 1, 90 * time.Second},
+		{"all lost, two limits", two, endpoint, 20 * time.Millisecond, 0, 1, 7 * time.Minute},
+		{"all lost, a longer window", longer, none, 5 * time.Millisecond, 0, 1, 100 * time.Second},
 	} {
 		now, rnd, events := Begin.UnixMilli(), rand.New(rand.NewPCG(1, 1)), events{}
 		shared := map[string]drip.Limit{"app": c.limit}
-		if c.name == "all lost, two limits" {
-			shared["endpoint"] = drip.Limit{Size: 100, RefreshInterval: 10 * time.Second, Concurrency: 1}
+		if c.other.Size > 0 {
+			shared["endpoint"] = c.other
 		}
 		bucket, err := drip.New(drip.Options{
 			Size: 1 << 30, Concurrency: plenty, Shared: shared,
