@@ -96,8 +96,13 @@ func (b *Broker) connection(ctx context.Context) (*amqp.Connection, error) {
 	return conn, nil
 }
 
+// longestDial is after how long dial gives up, because the broker does not answer.
+var longestDial = 10 * time.Second
+
 // dial connects. No error repeats the URL.
 func (b *Broker) dial(ctx context.Context) (*amqp.Connection, error) {
+	ctx, stop := context.WithTimeout(ctx, longestDial)
+	defer stop()
 	b.mu.Lock()
 	closed := b.closed
 	b.mu.Unlock()
@@ -117,7 +122,10 @@ func (b *Broker) dial(ctx context.Context) (*amqp.Connection, error) {
 	conn, err := amqp.DialConfig(b.url, config)
 	if !watching() && err == nil {
 		conn.CloseDeadline(time.Now())
-		err = ctx.Err()
+		return nil, ctx.Err()
+	}
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err() // the client's error does not wrap it
 	}
 	return conn, err
 }

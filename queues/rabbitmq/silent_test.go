@@ -1,0 +1,35 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+)
+
+// A server that accepts a connection and says nothing holds up no call for ever, also if the caller's context has no end.
+func TestServerSaysNothing(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	usual := longestDial
+	longestDial = 50 * time.Millisecond
+	defer func() { longestDial = usual }()
+
+	b, err := New("amqp://"+silent.Addr().String(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for name, call := range map[string]func(context.Context) error{
+		"Look": func(ctx context.Context) error { _, err := b.Look(ctx, "orders"); return err },
+		"Dead": func(ctx context.Context) error { _, _, err := b.Dead(ctx, "orders", 1); return err },
+	} {
+		if err := call(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s = %v, want DeadlineExceeded", name, err)
+		}
+	}
+}
