@@ -117,7 +117,7 @@ func ParseTicket(s string) (Ticket, error) {
 	}
 	t.urgent = urgent == 1
 	if n != want || len(s) > 140 || t.t.Slot < 1 || t.t.Slot > decision.Never || t.t.Number < 0 || t.t.Number >= decision.LastTime ||
-		t.t.Again < 0 || t.t.Again > 1 || slices.Min(c[:]) < 0 || slices.Max(c[:]) > decision.MostUnits || urgent < 0 || urgent > 1 {
+		t.t.Again < 0 || t.t.Again > 2 || slices.Min(c[:]) < 0 || slices.Max(c[:]) > decision.MostUnits || urgent < 0 || urgent > 1 {
 		return Ticket{}, errors.New("drip: not a ticket")
 	}
 	return t, nil

@@ -78,7 +78,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	if op.Deadline > 0 && now > op.Deadline {
 		a.Late = true
 	} else if fits {
-		l.run(s, op, &v)
+		l.run(s, op, &v, now)
 		for i := range shared {
 			x := &shared[i]
 			x.run(&s.Flows[x.flow], op)
@@ -246,11 +246,13 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	if v.refund < v.at { // something else takes longer
 		v.refund = 0
 	}
-	// A ticket loses its slot when it is denied for the second time, or is much too late. One that only a shared limit has delayed
-	// has none yet. The ticket of an operation that runs again has no cost.
+	// A ticket loses its slot when it is denied for the second time, or is much too late. Capacity of a long interval would be left
+	// if it lost one before the refresh. One that only a shared limit has delayed has none yet. The ticket of an operation that runs
+	// again has no cost.
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
-	late := now-t.Slot > l.grace() && !l.refreshes(v.at, s.Slot) // else capacity of this long interval would be left
-	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || (t.Again > 0 || s.passed(now)) && t.Slot <= now || late)
+	late := now-t.Slot > l.grace() || (t.Again > 0 || s.passed(now)) && t.Slot <= now
+	leaves := l.refreshes(v.at, s.Slot) && !l.refreshes(now, v.at)
+	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || late && !leaves)
 	if v.fresh {
 		l.newSlot(s, op, &v, now)
 	}
@@ -318,23 +320,27 @@ func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
 // operations would find room now: operations that wait for tokens do not delay operations that take calls only.
 func (l *Limits) spare(s *State, op *Op, now int64) bool {
 	for i := range l.Windows {
-		line := &s.Lines[i]
-		w := &l.Windows[i]
+		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
-		beside := cost == 0 || w.interval(s.Slot) == w.interval(now) && line.Promised >= line.weight(cost)
-		if !beside && l.Mixed == 1 {
-			beside = line.Left-cost >= w.gain(s, line.Left, now, s.Slot)-line.Promised
-		}
-		if !beside && !line.spares(cost) {
+		room := line.beside(w, s, cost, now) || l.Mixed == 1 && line.Left-cost >= w.gain(s, line.Left, now, s.Slot)-line.Promised
+		if !room && !line.spares(cost) {
 			return false
 		}
 	}
 	return true
 }
 
+// beside reports whether a window has room for cost beside the booked operations until its refresh.
+func (line *Line) beside(w *Window, s *State, cost, now int64) bool {
+	return cost == 0 || w.interval(s.Slot) == w.interval(now) && line.Promised >= line.weight(cost)
+}
+
 // run takes capacity.
-func (l *Limits) run(s *State, op *Op, v *view) {
-	l.take(s, op, v.spare)
+func (l *Limits) run(s *State, op *Op, v *view, now int64) {
+	if v.spare || op.Ticket.Again == 2 {
+		l.overtake(s, op, now)
+	}
+	l.take(s, op)
 	if !v.back && !v.spare && !op.Urgent {
 		l.promise(s, s.Slot, op, false)
 	}
@@ -345,15 +351,23 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 	}
 }
 
-// take takes the capacity of one limit, and a token for a caller without leases.
-func (l *Limits) take(s *State, op *Op, spare bool) {
-	for i := range s.Lines {
-		line := &s.Lines[i]
-		cost := op.Cost[line.Window.Unit]
-		line.Left -= cost
-		if spare && i < len(l.Windows) {
+// overtake counts a newcomer that goes before the booked operations: beside them, or with what they leave.
+func (l *Limits) overtake(s *State, op *Op, now int64) {
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		if cost := op.Cost[w.Unit]; line.beside(w, s, cost, now) {
+			line.Promised -= line.weight(cost)
+		} else {
 			line.Taken += cost
 		}
+	}
+}
+
+// take takes the capacity of one limit, and a token for a caller without leases.
+func (l *Limits) take(s *State, op *Op) {
+	for i := range s.Lines {
+		line := &s.Lines[i]
+		line.Left -= op.Cost[line.Window.Unit]
 	}
 	s.used(op.Cost[l.Windows[0].Unit])
 	if op.Kind == GetDelay {
@@ -400,6 +414,9 @@ func (s *State) turn(now, overdue int64) int64 {
 func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	t := op.Ticket
 	t.Number = v.number
+	if v.spare {
+		t.Again = 2
+	}
 	if !v.back || t.Number == 0 && (v.fresh || v.at > now && v.refund == 0) {
 		s.Next++
 		t.Number = s.Next
@@ -465,7 +482,9 @@ func (s *State) numbered(t *Ticket) bool { return t.Number > 0 && t.Number <= s.
 func (l *Limits) unbook(s *State, t *Ticket) {
 	if s.numbered(t) {
 		for i := range l.Windows {
-			s.Lines[i].yield(&l.Windows[i], t)
+			if t.Again < 2 {
+				s.Lines[i].yield(&l.Windows[i], t)
+			}
 		}
 		s.Head = min(s.Next*16, s.Head+16)
 	}

@@ -7,7 +7,7 @@ func (l *Limits) classic(s *State, op *Op, now, before int64, a *Answer) {
 	w, line := &l.Windows[0], &s.Lines[0]
 	if s.Plain < l.Tokens {
 		if line.Left > 0 {
-			l.take(s, op, false)
+			l.take(s, op)
 			return
 		}
 		a.Bound = BoundWindow

@@ -136,7 +136,7 @@ type Answer struct {
 type Ticket struct {
 	Slot   int64 // when it is due
 	Number int64 // its place among all tickets of the entity; 0 if it has none
-	Again  int64 // 1 if it was due and a window denied it
+	Again  int64 // 1 if it was due and a window denied it; 2 if it has booked nothing, because it goes before the booked operations
 	Cost   Cost  // the cost that was booked
 }
 

@@ -126,7 +126,7 @@ func (s *State) passing(w *Window, op *Op, back bool) int64 {
 	if !back || op.Urgent {
 		return 0
 	}
-	return min(s.urgent(w.Unit), w.Rate-op.Ticket.Again*(w.Rate+1)/2)
+	return min(s.urgent(w.Unit), w.Rate-min(1, op.Ticket.Again)*(w.Rate+1)/2)
 }
 
 // inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for

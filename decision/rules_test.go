@@ -474,6 +474,34 @@ func TestCancelledTickets(t *testing.T) {
 }
 
 // Bookings of a whole day and more that nobody uses stop newcomers for seconds, whether they have tickets or not.
+// A newcomer that goes before booked operations, and lacks only a token, has booked nothing until it runs.
+func TestNewcomerBesideBookings(t *testing.T) {
+	e := newEntity(t, decision.Window{Size: 10, Rate: 10, Interval: 60_000})
+	e.l.Tokens = 1
+	for i := range int64(10) {
+		e.settle(i*100+50, e.runs(i*100, 1, decision.Ticket{}), 1)
+	}
+	first, second := e.admit(2000, 1, decision.Ticket{}).Ticket, e.admit(2000, 1, decision.Ticket{}).Ticket
+	lease := e.runs(60_000, 1, first)
+	promised := func(when string, want int64) {
+		t.Helper()
+		if got := e.s.Lines[0].Promised; got != want {
+			t.Errorf("%s %d units are left, want %d", when, got, want)
+		}
+	}
+	promised("beside two bookings", 8)
+	newcomer := e.waits(60_000, 1, decision.Ticket{}, 100, decision.BoundTokens)
+	promised("with a newcomer that waits", 8)
+	e.do(60_000, decision.Op{Kind: decision.Cancel, Ticket: newcomer})
+	promised("after its Cancel", 8)
+	newcomer = e.admit(60_000, 1, decision.Ticket{}).Ticket
+	e.settle(60_040, lease, 1)
+	e.settle(60_080, e.runs(60_050, 1, newcomer), 1)
+	promised("after it ran", 7)
+	e.runs(60_100, 1, second)
+	promised("after the booking ran", 7)
+}
+
 func TestAbandonedDays(t *testing.T) {
 	for _, kind := range []decision.Kind{decision.Admit, decision.GetDelay} {
 		for _, abandoned := range []int{100, 4000, 100_000} {

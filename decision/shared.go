@@ -182,7 +182,13 @@ func (x *Shared) reserved(window, now int64) int64 {
 // run takes capacity and a token.
 func (x *Shared) run(f *Flow, op *Op) {
 	c, s := &x.State.Calendars[0], x.State
-	x.Limits.take(s, op, x.spare)
+	if x.spare {
+		for i := range x.Limits.Windows {
+			line := &s.Lines[i]
+			line.Taken += op.Cost[line.Window.Unit]
+		}
+	}
+	x.Limits.take(s, op)
 	step := x.share()
 	from, to := (c.Head-1)*tick, x.later((c.Head+1)*tick, 2*step) // a surplus counts as two operations at most
 	f.Fair = min(x.later(max(f.Fair, from), step), to)

@@ -149,11 +149,11 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if w.interval(now) > w.interval(s.Now) {
-			left, unused := line.Left, line.measure(w, s, now)
+			left, lost := line.Left, line.measure(w, s, now)
 			line.Left, line.Over = w.gain(s, left, s.Now, now), 0
 			line.clip(w, s.LastID)
 			if len(s.Calendars) == 0 { // else its tickets are due at any time of a grain
-				l.release(s, w, unused, now)
+				l.release(s, w, lost, now)
 			}
 			usual := line.usual(s)
 			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= max(w.Rate, usual) && (now-s.Now)*1000 > w.spanUS(line.weight(usual))
@@ -341,19 +341,24 @@ func (l *Limits) lapses(s *State) bool {
 // fades is the number of intervals in which a unit that booked operations have left is forgotten.
 const fades = 4
 
-// measure learns, at the end of an interval, how much capacity the booked operations left, and returns it. Newcomers may take as
-// much in the next interval, and a little less in each interval after it: which tickets come back is chance, so an interval without
-// a lost one says little.
-func (line *Line) measure(w *Window, s *State, now int64) (unused int64) {
+// measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much in the next
+// interval, and a little less in each interval after it: which tickets come back is chance, so an interval without a lost one says
+// little. As long as the window has room for the next gain, an operation may be waiting for up to twice the average cost. lost is
+// what the window has no room for.
+func (line *Line) measure(w *Window, s *State, now int64) (lost int64) {
 	if w.interval(s.Slot) > w.interval(s.Now) {
-		end := w.begin(w.interval(now)) - 1
-		unused = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, end)))
+		left := w.gain(s, line.Left, s.Now, w.begin(w.interval(now))-1)
+		lost = max(0, line.Taken+max(0, left)-max(0, w.Size-w.Rate))
+		if left+w.Rate <= w.Size {
+			left -= 2 * max(0, line.weight(line.usual(s))-1)
+		}
+		unused := max(0, line.Taken+max(0, left))
 		line.Spare = max(fades*unused, max(0, line.Spare)*(fades-1)/fades)
 	} else {
 		line.Spare = 0
 	}
 	line.Taken = 0
-	return unused
+	return lost
 }
 
 // spares reports whether newcomers may take so much that is promised.

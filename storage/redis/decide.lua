@@ -138,7 +138,7 @@ end
 -- These rules are functions. The script has all others where they are called, because to make a function takes time in each
 -- call of the script.
 local Limits_adopt, Limits_pin
-function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
+function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
   local known = s_Tokens ~= 0
   local from2 = now
   local own2 = 0
@@ -531,24 +531,24 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
             local turns = begun
             line2.Left = left
             if turns > 0 then
-              local unused = 0
+              local lost = 0
               do
                 local t = s_Slot - line2.Window_Offset
                 local by2 = line2.Window_Interval
                 local t2 = s_Now - line2.Window_Offset
                 local by3 = line2.Window_Interval
                 if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
-                  local t3 = now - line2.Window_Offset
-                  local by4 = line2.Window_Interval
-                  local n2 = (t3 - t3 % by4) / by4
-                  local end2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
                   local gain = 0
                   do
                     local left2 = line2.Left
-                    if end2 <= s_Now then
+                    local t3 = now - line2.Window_Offset
+                    local by4 = line2.Window_Interval
+                    local n2 = (t3 - t3 % by4) / by4
+                    local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                    if to2 <= s_Now then
                       gain = left2
                     else
-                      local t4 = end2 - line2.Window_Offset
+                      local t4 = to2 - line2.Window_Offset
                       local by5 = line2.Window_Interval
                       local since = 0
                       do
@@ -582,15 +582,38 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                       end
                     end
                   end
+                  local left2 = gain
                   local max2 = 0
-                  local x2 = line2.Taken + (0 > gain and 0 or gain)
+                  local x2 = line2.Window_Size - line2.Window_Rate
                   if x2 > max2 then max2 = x2 end
-                  unused = max2
-                  local x3 = (0 > line2.Spare and 0 or line2.Spare) * 3
-                  local max3 = 4 * unused
-                  local x4 = (x3 - x3 % 4) / 4
-                  if x4 > max3 then max3 = x4 end
-                  line2.Spare = max3
+                  local max3 = 0
+                  local x3 = line2.Taken + (0 > left2 and 0 or left2) - max2
+                  if x3 > max3 then max3 = x3 end
+                  lost = max3
+                  if left2 + line2.Window_Rate <= line2.Window_Size then
+                    local max4 = 1
+                    local x4 = s_Ended < 64 and s_Ended or 64
+                    if x4 > max4 then max4 = x4 end
+                    local x5 = line2.Estimated
+                    local cost = (x5 - x5 % max4) / max4
+                    local x6 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                    local max5 = 1 < cost and 1 or cost
+                    local x7 = cost - (x6 - x6 % 4096) / 4096
+                    if x7 > max5 then max5 = x7 end
+                    local max6 = 0
+                    local x8 = max5 - 1
+                    if x8 > max6 then max6 = x8 end
+                    left2 = left2 - 2 * max6
+                  end
+                  local max4 = 0
+                  local x4 = line2.Taken + (0 > left2 and 0 or left2)
+                  if x4 > max4 then max4 = x4 end
+                  local unused = max4
+                  local x5 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                  local max5 = 4 * unused
+                  local x6 = (x5 - x5 % 4) / 4
+                  if x6 > max5 then max5 = x6 end
+                  line2.Spare = max5
                 else
                   line2.Spare = 0
                 end
@@ -2027,7 +2050,7 @@ function Shared_advance(x, now)
       changed3 = true
     end
     if changed3 then
-      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
+      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
@@ -2063,7 +2086,7 @@ function Shared_advance(x, now)
           local by3 = w.Interval
           if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
             local left = line2.Left
-            local unused = 0
+            local lost = 0
             do
               local t4 = x.State_Slot
               local t5 = t4 - w.Offset
@@ -2072,18 +2095,18 @@ function Shared_advance(x, now)
               local t7 = t6 - w.Offset
               local by5 = w.Interval
               if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
-                local t8 = now - w.Offset
-                local by6 = w.Interval
-                local n2 = (t8 - t8 % by6) / by6
-                local end2 = n2 * w.Interval + w.Offset - 1
                 local gain = 0
                 do
                   local left2 = line2.Left
                   local from2 = x.State_Now
-                  if end2 <= from2 then
+                  local t8 = now - w.Offset
+                  local by6 = w.Interval
+                  local n2 = (t8 - t8 % by6) / by6
+                  local to2 = n2 * w.Interval + w.Offset - 1
+                  if to2 <= from2 then
                     gain = left2
                   else
-                    local t9 = end2 - w.Offset
+                    local t9 = to2 - w.Offset
                     local by7 = w.Interval
                     local since = 0
                     do
@@ -2117,21 +2140,44 @@ function Shared_advance(x, now)
                     end
                   end
                 end
+                local left2 = gain
                 local max2 = 0
-                local x3 = line2.Taken + (0 > gain and 0 or gain)
+                local x3 = w.Size - w.Rate
                 if x3 > max2 then max2 = x3 end
-                unused = max2
-                local x4 = (0 > line2.Spare and 0 or line2.Spare) * 3
-                local max3 = 4 * unused
-                local x5 = (x4 - x4 % 4) / 4
-                if x5 > max3 then max3 = x5 end
-                line2.Spare = max3
+                local max3 = 0
+                local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
+                if x4 > max3 then max3 = x4 end
+                lost = max3
+                if left2 + w.Rate <= w.Size then
+                  local max4 = 1
+                  local x5 = x.State_Ended < 64 and x.State_Ended or 64
+                  if x5 > max4 then max4 = x5 end
+                  local x6 = line2.Estimated
+                  local cost = (x6 - x6 % max4) / max4
+                  local x7 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                  local max5 = 1 < cost and 1 or cost
+                  local x8 = cost - (x7 - x7 % 4096) / 4096
+                  if x8 > max5 then max5 = x8 end
+                  local max6 = 0
+                  local x9 = max5 - 1
+                  if x9 > max6 then max6 = x9 end
+                  left2 = left2 - 2 * max6
+                end
+                local max4 = 0
+                local x5 = line2.Taken + (0 > left2 and 0 or left2)
+                if x5 > max4 then max4 = x5 end
+                local unused = max4
+                local x6 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                local max5 = 4 * unused
+                local x7 = (x6 - x6 % 4) / 4
+                if x7 > max5 then max5 = x7 end
+                line2.Spare = max5
               else
                 line2.Spare = 0
               end
               line2.Taken = 0
             end
-            local unused2 = unused
+            local lost2 = lost
             local gain = 0
             do
               local from2 = x.State_Now
@@ -2208,14 +2254,14 @@ function Shared_advance(x, now)
                     local by7 = w2.Interval
                     if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
                       local min3 = w2.Size
-                      local x3 = line3.Promised + unused2
+                      local x3 = line3.Promised + lost2
                       if x3 < min3 then min3 = x3 end
                       line3.Promised = min3
                     else
                       local x3 = x.State_LastID
                       if now - (x3 - x3 % 1024) / 1024 > w.Interval then
                         local min3 = 4 * line3.Left
-                        local x4 = line3.Spare + 4 * unused2
+                        local x4 = line3.Spare + 4 * lost2
                         if x4 < min3 then min3 = x4 end
                         if min3 > line3.Spare then line3.Spare = min3 end
                       end
@@ -2831,7 +2877,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
                 urgent = 0
               end
             end
-            local x2 = op_Ticket_Again * (w.Rate + 1)
+            local x2 = (1 < op_Ticket_Again and 1 or op_Ticket_Again) * (w.Rate + 1)
             local min2 = urgent
             local x3 = w.Rate - (x2 - x2 % 2) / 2
             if x3 < min2 then min2 = x3 end
@@ -4304,7 +4350,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                                   urgent = 0
                                 end
                               end
-                              local x5 = op_Ticket_Again * (w.Rate + 1)
+                              local x5 = (1 < op_Ticket_Again and 1 or op_Ticket_Again) * (w.Rate + 1)
                               local min2 = urgent
                               local x6 = w.Rate - (x5 - x5 % 2) / 2
                               if x6 < min2 then min2 = x6 end
@@ -5993,7 +6039,7 @@ end
           changed3 = true
         end
         if changed3 then
-          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
+          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
         end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
@@ -6027,24 +6073,24 @@ end
               local by3 = w.Interval
               if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
                 local left = line2.Left
-                local unused = 0
+                local lost = 0
                 do
                   local t4 = s_Slot - w.Offset
                   local by4 = w.Interval
                   local t5 = s_Now - w.Offset
                   local by5 = w.Interval
                   if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
-                    local t6 = t - w.Offset
-                    local by6 = w.Interval
-                    local n2 = (t6 - t6 % by6) / by6
-                    local end2 = n2 * w.Interval + w.Offset - 1
                     local gain = 0
                     do
                       local left2 = line2.Left
-                      if end2 <= s_Now then
+                      local t6 = t - w.Offset
+                      local by6 = w.Interval
+                      local n2 = (t6 - t6 % by6) / by6
+                      local to2 = n2 * w.Interval + w.Offset - 1
+                      if to2 <= s_Now then
                         gain = left2
                       else
-                        local t7 = end2 - w.Offset
+                        local t7 = to2 - w.Offset
                         local by7 = w.Interval
                         local since = 0
                         do
@@ -6078,21 +6124,44 @@ end
                         end
                       end
                     end
+                    local left2 = gain
                     local max2 = 0
-                    local x3 = line2.Taken + (0 > gain and 0 or gain)
+                    local x3 = w.Size - w.Rate
                     if x3 > max2 then max2 = x3 end
-                    unused = max2
-                    local x4 = (0 > line2.Spare and 0 or line2.Spare) * 3
-                    local max3 = 4 * unused
-                    local x5 = (x4 - x4 % 4) / 4
-                    if x5 > max3 then max3 = x5 end
-                    line2.Spare = max3
+                    local max3 = 0
+                    local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
+                    if x4 > max3 then max3 = x4 end
+                    lost = max3
+                    if left2 + w.Rate <= w.Size then
+                      local max4 = 1
+                      local x5 = s_Ended < 64 and s_Ended or 64
+                      if x5 > max4 then max4 = x5 end
+                      local x6 = line2.Estimated
+                      local cost = (x6 - x6 % max4) / max4
+                      local x7 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                      local max5 = 1 < cost and 1 or cost
+                      local x8 = cost - (x7 - x7 % 4096) / 4096
+                      if x8 > max5 then max5 = x8 end
+                      local max6 = 0
+                      local x9 = max5 - 1
+                      if x9 > max6 then max6 = x9 end
+                      left2 = left2 - 2 * max6
+                    end
+                    local max4 = 0
+                    local x5 = line2.Taken + (0 > left2 and 0 or left2)
+                    if x5 > max4 then max4 = x5 end
+                    local unused = max4
+                    local x6 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                    local max5 = 4 * unused
+                    local x7 = (x6 - x6 % 4) / 4
+                    if x7 > max5 then max5 = x7 end
+                    line2.Spare = max5
                   else
                     line2.Spare = 0
                   end
                   line2.Taken = 0
                 end
-                local unused2 = unused
+                local lost2 = lost
                 local gain = 0
                 do
                   if t <= s_Now then
@@ -6166,12 +6235,12 @@ end
                         local by7 = w2.Interval
                         if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
                           local min3 = w2.Size
-                          local x3 = line3.Promised + unused2
+                          local x3 = line3.Promised + lost2
                           if x3 < min3 then min3 = x3 end
                           line3.Promised = min3
                         elseif t - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
                           local min3 = 4 * line3.Left
-                          local x3 = line3.Spare + 4 * unused2
+                          local x3 = line3.Spare + 4 * lost2
                           if x3 < min3 then min3 = x3 end
                           if min3 > line3.Spare then line3.Spare = min3 end
                         end
@@ -6287,11 +6356,7 @@ end
                     for i2 = 0, s_Lines_n - 1 do
                       local line3 = s_Lines[i2]
                       local i3 = line3.Window_Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      line3.Left = line3.Left - cost
-                      if false and i2 < l_Windows_n then
-                        line3.Taken = line3.Taken + cost
-                      end
+                      line3.Left = line3.Left - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
                     end
                     do
                       local i2 = l_Windows[0].Unit
@@ -6674,7 +6739,7 @@ end
                           urgent = 0
                         end
                       end
-                      local x4 = op_Ticket_Again * (w.Rate + 1)
+                      local x4 = (1 < op_Ticket_Again and 1 or op_Ticket_Again) * (w.Rate + 1)
                       local min3 = urgent
                       local x5 = w.Rate - (x4 - x4 % 2) / 2
                       if x5 < min3 then min3 = x5 end
@@ -6773,66 +6838,82 @@ end
                   is2 = max3 > 0
                 end
                 local unbooked = is2
-                local is3 = t - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-                if is3 then
-                  local refreshes = false
+                local is4 = t - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                if not is4 then
+                  local is3 = op_Ticket_Again > 0
+                  if not is3 then
+                    local passed = false
+                    do
+                      local done
+                      for i2 = 0, s_Flows_n - 1 do
+                        local f = s_Flows[i2]
+                        if f.Key <= 0 and f.Until > t - 60000 then
+                          passed = true
+                          done = true
+                          break
+                        end
+                      end
+                      if not done then
+                        passed = false
+                      end
+                    end
+                    is3 = passed
+                  end
+                  is4 = is3 and op_Ticket_Slot <= t
+                end
+                local late = is4
+                local refreshes = false
+                do
+                  local done
+                  for i2 = 0, l_Windows_n - 1 do
+                    local w = l_Windows[i2]
+                    local is5 = w.Interval > l_Windows[l_Shortest].Interval
+                    if is5 then
+                      local t2 = s_Slot - w.Offset
+                      local by2 = w.Interval
+                      local t3 = v_at - w.Offset
+                      local by3 = w.Interval
+                      is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                    end
+                    if is5 then
+                      refreshes = true
+                      done = true
+                      break
+                    end
+                  end
+                  if not done then
+                    refreshes = false
+                  end
+                end
+                local is5 = refreshes
+                if is5 then
+                  local refreshes2 = false
                   do
                     local done
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
-                      local is3 = w.Interval > l_Windows[l_Shortest].Interval
-                      if is3 then
-                        local t2 = s_Slot - w.Offset
+                      local is5 = w.Interval > l_Windows[l_Shortest].Interval
+                      if is5 then
+                        local t2 = v_at - w.Offset
                         local by2 = w.Interval
-                        local t3 = v_at - w.Offset
+                        local t3 = t - w.Offset
                         local by3 = w.Interval
-                        is3 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                        is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                       end
-                      if is3 then
-                        refreshes = true
+                      if is5 then
+                        refreshes2 = true
                         done = true
                         break
                       end
                     end
                     if not done then
-                      refreshes = false
+                      refreshes2 = false
                     end
                   end
-                  is3 = not refreshes
+                  is5 = not refreshes2
                 end
-                local late = is3
-                local is7 = not v_back
-                if not is7 then
-                  local is6 = v_at > t and v_refund == 0
-                  if is6 then
-                    local is5 = unbooked
-                    if not is5 then
-                      local is4 = op_Ticket_Again > 0
-                      if not is4 then
-                        local passed = false
-                        do
-                          local done
-                          for i2 = 0, s_Flows_n - 1 do
-                            local f = s_Flows[i2]
-                            if f.Key <= 0 and f.Until > t - 60000 then
-                              passed = true
-                              done = true
-                              break
-                            end
-                          end
-                          if not done then
-                            passed = false
-                          end
-                        end
-                        is4 = passed
-                      end
-                      is5 = is4 and op_Ticket_Slot <= t
-                    end
-                    is6 = is5 or late
-                  end
-                  is7 = is6
-                end
-                v_fresh = is7
+                local leaves = is5
+                v_fresh = not v_back or v_at > t and v_refund == 0 and (unbooked or late and not leaves)
                 if v_fresh then
                   do
                     v_slot = s_Slot > s_Closed and s_Slot or s_Closed
@@ -6962,79 +7043,84 @@ end
                       if x4 > v_slot then v_slot = x4 end
                     end
                     if v_slot > v_at then
-                      local is9 = v_at == t
-                      if is9 then
-                        local is8 = s_LastID == 0
-                        if not is8 then
+                      local is7 = v_at == t
+                      if is7 then
+                        local is6 = s_LastID == 0
+                        if not is6 then
                           local spare = false
                           do
                             local done
                             for i2 = 0, l_Windows_n - 1 do
-                              local line2 = s_Lines[i2]
                               local w = l_Windows[i2]
+                              local line2 = s_Lines[i2]
                               local i3 = w.Unit
                               local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                              local is9 = cost == 0
-                              if not is9 then
+                              local is7 = cost == 0
+                              if not is7 then
                                 local t2 = s_Slot - w.Offset
                                 local by2 = w.Interval
                                 local t3 = t - w.Offset
                                 local by3 = w.Interval
-                                local is8 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                                if is8 then
+                                local is6 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                if is6 then
                                   local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
                                   local max4 = 1 < cost and 1 or cost
                                   local x5 = cost - (x4 - x4 % 4096) / 4096
                                   if x5 > max4 then max4 = x5 end
-                                  is8 = line2.Promised >= max4
+                                  is6 = line2.Promised >= max4
+                                end
+                                is7 = is6
+                              end
+                              local is9 = is7
+                              if not is9 then
+                                local is8 = l_Mixed == 1
+                                if is8 then
+                                  local gain = 0
+                                  do
+                                    local left = line2.Left
+                                    if s_Slot <= t then
+                                      gain = left
+                                    else
+                                      local t4 = s_Slot - w.Offset
+                                      local by4 = w.Interval
+                                      local since = 0
+                                      do
+                                        if w.Size > w.Rate then
+                                          local max5 = t
+                                          local x6 = s_Closed - 1
+                                          if x6 > max5 then max5 = x6 end
+                                          since = max5
+                                        else
+                                          since = t
+                                        end
+                                      end
+                                      local t5 = since - w.Offset
+                                      local by5 = w.Interval
+                                      local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                      if n2 <= 0 then
+                                        gain = left
+                                      else
+                                        local filled = 0
+                                        do
+                                          local rate = w.Rate
+                                          local size = w.Size
+                                          local x6 = size - left
+                                          if n2 > (x6 - x6 % rate) / rate then
+                                            filled = size
+                                          else
+                                            filled = left + n2 * rate
+                                          end
+                                        end
+                                        gain = filled
+                                      end
+                                    end
+                                  end
+                                  is8 = line2.Left - cost >= gain - line2.Promised
                                 end
                                 is9 = is8
                               end
-                              local beside = is9
-                              if not beside and l_Mixed == 1 then
-                                local gain = 0
-                                do
-                                  local left = line2.Left
-                                  if s_Slot <= t then
-                                    gain = left
-                                  else
-                                    local t4 = s_Slot - w.Offset
-                                    local by4 = w.Interval
-                                    local since = 0
-                                    do
-                                      if w.Size > w.Rate then
-                                        local max5 = t
-                                        local x6 = s_Closed - 1
-                                        if x6 > max5 then max5 = x6 end
-                                        since = max5
-                                      else
-                                        since = t
-                                      end
-                                    end
-                                    local t5 = since - w.Offset
-                                    local by5 = w.Interval
-                                    local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                                    if n2 <= 0 then
-                                      gain = left
-                                    else
-                                      local filled = 0
-                                      do
-                                        local rate = w.Rate
-                                        local size = w.Size
-                                        local x6 = size - left
-                                        if n2 > (x6 - x6 % rate) / rate then
-                                          filled = size
-                                        else
-                                          filled = left + n2 * rate
-                                        end
-                                      end
-                                      gain = filled
-                                    end
-                                  end
-                                end
-                                beside = line2.Left - cost >= gain - line2.Promised
-                              end
-                              if not beside and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
+                              local room = is9
+                              if not room and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
                                 spare = false
                                 done = true
                                 break
@@ -7044,11 +7130,11 @@ end
                               spare = true
                             end
                           end
-                          is8 = spare
+                          is6 = spare
                         end
-                        is9 = is8
+                        is7 = is6
                       end
-                      v_spare = is9
+                      v_spare = is7
                       if not v_spare then
                         v_at, v_bound, v_refund = v_slot, 3, 0
                       end
@@ -7068,12 +7154,12 @@ end
                       local x5 = (x4 - x4 % y) / y
                       if x5 > max4 then max4 = x5 end
                       local mean = max4
-                      local is8 = f.Key == 0 and not op_Urgent and f.Until >= t and f.Until - t <= mean
-                      if is8 then
+                      local is6 = f.Key == 0 and not op_Urgent and f.Until >= t and f.Until - t <= mean
+                      if is6 then
                         local x6 = 0 > t and 0 or t
-                        is8 = (x6 - x6 % mean) / mean % 4 > 0
+                        is6 = (x6 - x6 % mean) / mean % 4 > 0
                       end
-                      if is8 then
+                      if is6 then
                         yields = f.Units + f.Later
                         done = true
                         break
@@ -7146,16 +7232,48 @@ end
                 a_Late = true
               elseif fits then
                 do
+                  if v_spare or op_Ticket_Again == 2 then
+                    do
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w = l_Windows[i2]
+                        local line2 = s_Lines[i2]
+                        do
+                          local i3 = w.Unit
+                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local is3 = cost == 0
+                          if not is3 then
+                            local t2 = s_Slot - w.Offset
+                            local by2 = w.Interval
+                            local t3 = t - w.Offset
+                            local by3 = w.Interval
+                            local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                            if is2 then
+                              local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                              local max2 = 1 < cost and 1 or cost
+                              local x3 = cost - (x2 - x2 % 4096) / 4096
+                              if x3 > max2 then max2 = x3 end
+                              is2 = line2.Promised >= max2
+                            end
+                            is3 = is2
+                          end
+                          if is3 then
+                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local max3 = 1 < cost and 1 or cost
+                            local x5 = cost - (x4 - x4 % 4096) / 4096
+                            if x5 > max3 then max3 = x5 end
+                            line2.Promised = line2.Promised - max3
+                          else
+                            line2.Taken = line2.Taken + cost
+                          end
+                        end
+                      end
+                    end
+                  end
                   do
-                    local spare = v_spare
                     for i2 = 0, s_Lines_n - 1 do
                       local line2 = s_Lines[i2]
                       local i3 = line2.Window_Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      line2.Left = line2.Left - cost
-                      if spare and i2 < l_Windows_n then
-                        line2.Taken = line2.Taken + cost
-                      end
+                      line2.Left = line2.Left - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
                     end
                     do
                       local i2 = l_Windows[0].Unit
@@ -7306,16 +7424,18 @@ end
                   do
                     local f = s_Flows[x2.flow]
                     local c2 = x2.State_Calendars[0]
+                    if x2.spare then
+                      for i3 = 0, x2.Limits_Windows_n - 1 do
+                        local line2 = x2.State_Lines[i3]
+                        local i4 = line2.Window_Unit
+                        line2.Taken = line2.Taken + (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+                      end
+                    end
                     do
-                      local spare = x2.spare
                       for i3 = 0, x2.State_Lines_n - 1 do
                         local line2 = x2.State_Lines[i3]
                         local i4 = line2.Window_Unit
-                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                        line2.Left = line2.Left - cost
-                        if spare and i3 < x2.Limits_Windows_n then
-                          line2.Taken = line2.Taken + cost
-                        end
+                        line2.Left = line2.Left - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
                       end
                       do
                         local i3 = x2.Limits_Windows[0].Unit
@@ -7779,19 +7899,21 @@ end
                   do
                     if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                       for i2 = 0, l_Windows_n - 1 do
-                        do
-                          local line2 = s_Lines[i2]
-                          local w = l_Windows[i2]
-                          local i3 = w.Unit
-                          local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                          local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                          local max2 = 1 < cost and 1 or cost
-                          local x3 = cost - (x2 - x2 % 4096) / 4096
-                          if x3 > max2 then max2 = x3 end
-                          local min2 = w.Size
-                          local x4 = line2.Promised + max2
-                          if x4 < min2 then min2 = x4 end
-                          line2.Promised = min2
+                        if op_Ticket_Again < 2 then
+                          do
+                            local line2 = s_Lines[i2]
+                            local w = l_Windows[i2]
+                            local i3 = w.Unit
+                            local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local max2 = 1 < cost and 1 or cost
+                            local x3 = cost - (x2 - x2 % 4096) / 4096
+                            if x3 > max2 then max2 = x3 end
+                            local min2 = w.Size
+                            local x4 = line2.Promised + max2
+                            if x4 < min2 then min2 = x4 end
+                            line2.Promised = min2
+                          end
                         end
                       end
                       local min2 = s_Next * 16
@@ -7809,6 +7931,9 @@ end
                       do
                         local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
                         t2_Number = v_number
+                        if v_spare then
+                          t2_Again = 2
+                        end
                         if not v_back or t2_Number == 0 and (v_fresh or v_at > t and v_refund == 0) then
                           s_Next = s_Next + 1
                           t2_Number = s_Next
@@ -8725,19 +8850,21 @@ end
             do
               if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                 for i2 = 0, l_Windows_n - 1 do
-                  do
-                    local line2 = s_Lines[i2]
-                    local w = l_Windows[i2]
-                    local i3 = w.Unit
-                    local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                    local max2 = 1 < cost and 1 or cost
-                    local x3 = cost - (x2 - x2 % 4096) / 4096
-                    if x3 > max2 then max2 = x3 end
-                    local min2 = w.Size
-                    local x4 = line2.Promised + max2
-                    if x4 < min2 then min2 = x4 end
-                    line2.Promised = min2
+                  if op_Ticket_Again < 2 then
+                    do
+                      local line2 = s_Lines[i2]
+                      local w = l_Windows[i2]
+                      local i3 = w.Unit
+                      local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                      local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                      local max2 = 1 < cost and 1 or cost
+                      local x3 = cost - (x2 - x2 % 4096) / 4096
+                      if x3 > max2 then max2 = x3 end
+                      local min2 = w.Size
+                      local x4 = line2.Promised + max2
+                      if x4 < min2 then min2 = x4 end
+                      line2.Promised = min2
+                    end
                   end
                 end
                 local min2 = s_Next * 16
