@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/panics"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -187,14 +188,15 @@ func (h *history) flush() {
 		wg     sync.WaitGroup
 		failed atomic.Int64
 		places = make(chan struct{}, flushTogether)
-		taken  = h.take()
-		pause  = min(flushPause, flushSpread/time.Duration(max(1, len(taken))))
+		taken  map[string]map[entityMinute]*decision.Cost
 	)
+	_ = panics.Caught(func() error { taken = h.take(); return nil }) // a panic of Options.Clock: the next flush tries again
+	pause := min(flushPause, flushSpread/time.Duration(max(1, len(taken))))
 	for entity, sums := range taken {
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			if failed.Load() < mostFailures && h.write(entity, sums) == nil {
+			if failed.Load() < mostFailures && panics.Caught(func() error { return h.write(entity, sums) }) == nil {
 				return
 			}
 			failed.Add(1)

@@ -335,11 +335,38 @@ func TestHistoryOfAStorageThatFails(t *testing.T) {
 	})
 }
 
+// A panic of the storage, or of the clock, in the background is a failure, too.
+func TestHistoryOutlivesPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, broken := &failing{Storage: memory.New(), panic: true}, false
+		b := newBucket(t, Options{Size: 10, RefreshRate: 10, Start: time.Unix(0, 0), Storage: s, History: true, Clock: func() time.Time {
+			if broken {
+				panic("out of order")
+			}
+			return time.Now()
+		}})
+		run(t, b, "shop", Request{})
+		s.fail(true)
+		time.Sleep(flushed)
+		if s.fail(false) == 0 {
+			t.Error("nothing has failed")
+		}
+		broken = true
+		time.Sleep(flushed)
+		broken = false
+		time.Sleep(flushed)
+		if n := total(t, b, "shop", ""); n != 1 {
+			t.Errorf("%d used, want 1", n)
+		}
+	})
+}
+
 // failing refuses histories while it fails.
 type failing struct {
 	storage.Storage
 	mu    sync.Mutex
 	fails bool
+	panic bool // instead
 	calls int
 }
 
@@ -357,6 +384,9 @@ func (f *failing) err(key string) error {
 	defer f.mu.Unlock()
 	if f.fails && strings.HasPrefix(key, historyMark) {
 		f.calls++
+		if f.panic {
+			panic("out of order")
+		}
 		return errors.New("out of order")
 	}
 	return nil

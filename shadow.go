@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/panics"
 )
 
 // shadowMark begins the ID of an entity within the limits on trial.
@@ -102,6 +103,7 @@ type Shadow struct {
 	ghosts map[*ghost]bool
 	leases map[leaseKey]*ghost // of operations that run, by the leases that their callers have
 	plain  map[string][]Lease  // taken by GetDelay, the oldest first
+	swept  int                 // how many entities plain had after the last look at all
 	closed bool
 }
 
@@ -111,8 +113,10 @@ type ghost struct {
 	entity  string
 	request Request   // with the newest ticket
 	began   time.Time // for the caller
+	plain   bool      // from GetDelay: nobody renews its lease
 
 	// The Shadow's mu guards the fields below.
+	until time.Time // when the caller's lease ends
 	timer *time.Timer
 	lease Lease // of the Bucket, once the ghost has come to run
 	runs  time.Time
@@ -140,6 +144,10 @@ const (
 // Admit asks the Bucket, and returns an Admission that may run. Its Bound is the cause of the delay that it would have
 // had, BoundNone for no delay.
 func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
+	return s.admit(ctx, entityID, r, false)
+}
+
+func (s *Shadow) admit(ctx context.Context, entityID string, r Request, plain bool) (Admission, error) {
 	if s.Bucket == nil {
 		return Admission{}, errors.New("drip: Shadow.Bucket is nil")
 	}
@@ -149,7 +157,7 @@ func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admissi
 		}
 		a, err := s.Bucket.Admit(ctx, entityID, r)
 		if err == nil && a.Delay == 0 {
-			s.try(ctx, entityID, r, &a)
+			s.try(ctx, entityID, r, &a, plain)
 		}
 		return a, err
 	}
@@ -169,7 +177,7 @@ func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if never {
 		return Admission{Lease: real}, nil
 	}
-	s.haunt(&ghost{entity: entityID, request: r, began: now}, a, real)
+	s.haunt(&ghost{entity: entityID, request: r, began: now, plain: plain}, a, real)
 	return Admission{Lease: real, Bound: a.Bound, Limit: a.Limit}, nil
 }
 
@@ -184,7 +192,7 @@ func (r *Request) negative() bool {
 }
 
 // try asks the limits on trial about an operation that may run with the lease in a. It sets the Bound and Limit of a.
-func (s *Shadow) try(ctx context.Context, entityID string, r Request, a *Admission) {
+func (s *Shadow) try(ctx context.Context, entityID string, r Request, a *Admission, plain bool) {
 	s.mu.Lock()
 	room := s.room()
 	s.mu.Unlock()
@@ -192,7 +200,7 @@ func (s *Shadow) try(ctx context.Context, entityID string, r Request, a *Admissi
 		return
 	}
 	r.Ticket, r.Deadline = Ticket{}, time.Time{}
-	g := &ghost{entity: ShadowID(entityID), request: r, began: time.Now()}
+	g := &ghost{entity: ShadowID(entityID), request: r, began: time.Now(), plain: plain}
 	tried, err := s.Bucket.Admit(ctx, g.entity, r)
 	if err == nil {
 		s.haunt(g, tried, a.Lease)
@@ -219,7 +227,7 @@ func (s *Shadow) haunt(g *ghost, a Admission, l Lease) {
 	if s.ghosts == nil {
 		s.ghosts, s.leases = map[*ghost]bool{}, map[leaseKey]*ghost{}
 	}
-	g.key = keyOf(l)
+	g.key, g.until = keyOf(l), l.End()
 	s.ghosts[g], s.leases[g.key] = true, g
 	if a.Delay > 0 {
 		g.timer = time.AfterFunc(a.Delay, func() { s.back(g) })
@@ -242,6 +250,9 @@ func (s *Shadow) forget(g *ghost) {
 // run keeps the lease of a ghost that runs. It requires mu held.
 func (s *Shadow) run(g *ghost, a Admission) {
 	g.lease, g.runs, g.renew = a.Lease, time.Now(), a.Lease.End().Sub(a.Lease.Begin())/2
+	if g.plain {
+		g.renew *= 2
+	}
 	s.await(g)
 }
 
@@ -255,10 +266,13 @@ func (s *Shadow) postponed(entityID string, a Admission) {
 func (s *Shadow) back(g *ghost) {
 	ctx, cancel := context.WithTimeout(context.Background(), ghostTimeout)
 	defer cancel()
-	a, err := s.Bucket.Admit(ctx, g.entity, g.request)
-	if err == nil && a.Delay > 0 {
-		s.postponed(g.key.entity, a)
-	}
+	var a Admission
+	err := panics.Caught(func() (err error) {
+		if a, err = s.Bucket.Admit(ctx, g.entity, g.request); err == nil && a.Delay > 0 {
+			s.postponed(g.key.entity, a)
+		}
+		return err
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -288,18 +302,23 @@ func (s *Shadow) await(g *ghost) {
 func (s *Shadow) wake(g *ghost) {
 	s.mu.Lock()
 	ends := g.over && time.Since(g.runs) >= g.took
+	lost := !g.over && (g.plain || time.Since(g.runs) > 2*g.renew && time.Now().After(g.until)) // nobody renews the caller's lease
 	lease := g.lease
-	if ends {
+	if ends || lost {
 		s.forget(g)
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), ghostTimeout)
 	defer cancel()
-	if ends {
-		_ = s.Bucket.Settle(ctx, g.entity, lease, g.cost, g.costs...) // else its lease ends by itself
-		return
-	}
-	lease, err := s.Bucket.Renew(ctx, g.entity, lease)
+	err := panics.Caught(func() (err error) {
+		switch {
+		case ends:
+			return s.Bucket.Settle(ctx, g.entity, lease, g.cost, g.costs...) // else its lease ends by itself
+		case !lost:
+			lease, err = s.Bucket.Renew(ctx, g.entity, lease)
+		}
+		return err
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -320,7 +339,7 @@ func (s *Shadow) forsake(entityID string, a Admission) {
 	time.AfterFunc(0, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), ghostTimeout)
 		defer cancel()
-		_ = s.Bucket.Cancel(ctx, entityID, a) // else it ends by itself
+		_ = panics.Caught(func() error { return s.Bucket.Cancel(ctx, entityID, a) }) // else it ends by itself
 	})
 }
 
@@ -394,12 +413,18 @@ func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error
 }
 
 // Renew does as Bucket.Renew. The lease of an operation that would have been postponed never ends.
-func (s *Shadow) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
+func (s *Shadow) Renew(ctx context.Context, entityID string, l Lease) (_ Lease, err error) {
 	if l.l.ID < 0 && l.entity == entityID {
 		l.l.End = time.Now().Add(ghostLease).UnixMilli()
-		return l, nil
+	} else if l, err = s.Bucket.Renew(ctx, entityID, l); err != nil {
+		return l, err
 	}
-	return s.Bucket.Renew(ctx, entityID, l)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.leases[keyOf(l)]; g != nil {
+		g.until = l.End()
+	}
+	return l, nil
 }
 
 // Throttled does as Bucket.Throttled: the provider refused a running operation, so the postponed ones wait.
@@ -410,7 +435,7 @@ func (s *Shadow) Throttled(ctx context.Context, entityID string, retryAfter time
 // GetDelay decides as Admit does, and returns 0 unless limits that are not on trial postpone the operation. Its token is a
 // lease that nobody renews: after Options.Lease it counts as given back. Where operations take longer, use Admit and Renew.
 func (s *Shadow) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
-	a, err := s.Admit(ctx, entityID, Request{})
+	a, err := s.admit(ctx, entityID, Request{}, true)
 	if err != nil || a.Delay > 0 {
 		return a.Delay, err
 	}
@@ -419,17 +444,22 @@ func (s *Shadow) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 	if s.plain == nil {
 		s.plain = map[string][]Lease{}
 	}
+	if len(s.plain) > 2*s.swept+1000 {
+		for id := range s.plain {
+			if len(s.plainOf(id)) == 0 {
+				delete(s.plain, id)
+			}
+		}
+		s.swept = len(s.plain)
+	}
 	s.plain[entityID] = append(s.plainOf(entityID), a.Lease)
 	return 0, nil
 }
 
 // plainOf returns the leases of an entity's operations of GetDelay that have not ended, the oldest first.
 func (s *Shadow) plainOf(entityID string) []Lease {
-	all, now := s.plain[entityID], time.Now()
-	for len(all) > 0 && all[0].End().Before(now) {
-		all = all[1:]
-	}
-	return all
+	now := time.Now()
+	return slices.DeleteFunc(s.plain[entityID], func(l Lease) bool { return l.End().Before(now) })
 }
 
 // ReturnToken ends the operation of the entity that GetDelay let run first.

@@ -650,3 +650,101 @@ func TestShadowBeyondMostTogether(t *testing.T) {
 		}
 	})
 }
+
+// A panic of the user's functions, on a timer of the Shadow, loses that operation for the Shadow. It does not end the process.
+func TestShadowOutlivesPanics(t *testing.T) {
+	for _, name := range []string{"Limits", "OnPostponed"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				calls := map[string]int{}
+				called := func(what string) {
+					if calls[what]++; what == name && calls[what] == map[string]int{"Limits": 4, "OnPostponed": 2}[what] {
+						panic("of " + what)
+					}
+				}
+				b := newBucket(t, Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0), Limits: func(context.Context, string) (Limit, error) {
+					called("Limits")
+					return Limit{}, nil
+				}})
+				s := &Shadow{Bucket: b, OnPostponed: func(string, Admission) { called("OnPostponed") }}
+				defer s.Close()
+				for range 2 {
+					if _, err := s.Admit(t.Context(), "shop", Request{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := b.Pause(t.Context(), "shop", 10*time.Second); err != nil { // the second is postponed again
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second)
+				if n := s.Waiting(); calls["Limits"] != 4 || n != 0 {
+					t.Errorf("after %d calls %d operations wait, want none", calls["Limits"], n)
+				}
+			})
+		})
+	}
+}
+
+// An operation that is never settled keeps its token on trial for as long as a lease lasts, and no longer than its caller renews it.
+func TestShadowOfLostOperations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t, Options{Size: 10, RefreshRate: 10, Concurrency: 1, Lease: 4 * time.Second, MaxLease: 10 * time.Minute, Start: time.Unix(0, 0)})
+		s := &Shadow{Bucket: b}
+		defer s.Close()
+		use := func() int {
+			st, err := b.Inspect(t.Context(), "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st.InUse
+		}
+		for range 2 { // the second is postponed, and has the token after the first
+			if _, err := s.GetDelay(t.Context(), "shop"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		if n := use(); n != 0 {
+			t.Errorf("%d tokens of GetDelay are in use after five leases", n)
+		}
+		var leases []Lease
+		for range 2 {
+			a, err := s.Admit(t.Context(), "shop", Request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases = append(leases, a.Lease)
+		}
+		for range 150 {
+			time.Sleep(time.Second)
+			var err error
+			if leases[1], err = s.Renew(t.Context(), "shop", leases[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := use(); n != 1 {
+			t.Errorf("%d tokens are in use, want the one of the caller that renews", n)
+		}
+		time.Sleep(2 * time.Minute)
+		if n := use(); n != 0 {
+			t.Errorf("%d tokens are in use after the caller was gone", n)
+		}
+	})
+}
+
+// Entities whose tokens of GetDelay are never returned do not stay in memory.
+func TestShadowForgetsEntities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Shadow{Bucket: newBucket(t, Options{Size: 5, RefreshRate: 5, Lease: time.Second, Start: time.Unix(0, 0)})}
+		defer s.Close()
+		for n := range 10_000 {
+			if _, err := s.GetDelay(t.Context(), fmt.Sprint("shop-", n)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := len(s.plain); n > 2000 {
+			t.Errorf("%d entities are kept, want those of the last second and some more", n)
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/drip-go/drip/decision"
 )
@@ -39,6 +40,9 @@ func unitsOf(o *Options) (units, error) {
 	}
 	if slices.Contains(all, "calls") { // else it would limit nothing
 		return nil, fmt.Errorf("%s is %q; leave it empty to count calls", "Unit", "calls")
+	}
+	if i := slices.IndexFunc(all, func(unit string) bool { return !utf8.ValidString(unit) }); i >= 0 { // a History could not store it
+		return nil, fmt.Errorf("%s is %q; it must be valid UTF-8", "Unit", all[i])
 	}
 	if len(all) >= decision.Units {
 		return nil, fmt.Errorf("%s name %d units: %s; there may be %d besides calls", "Windows and Shared", len(all), strings.Join(all, ", "), decision.Units-1)

@@ -128,3 +128,11 @@ func TestPinWithoutSize(t *testing.T) {
 		}
 	}
 }
+
+// A unit that no record of a History could hold is an error.
+func TestUnitIsNotUTF8(t *testing.T) {
+	_, err := drip.New(drip.Options{Size: 5, Windows: []drip.Window{{Size: 100, RefreshInterval: time.Second, Unit: "\xff"}}})
+	if err == nil || !strings.Contains(err.Error(), "UTF-8") {
+		t.Errorf("New = %v, want an error about UTF-8", err)
+	}
+}

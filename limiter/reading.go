@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drip-go/drip/internal/panics"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -44,7 +45,12 @@ func (l *Limiter) load() (s reading, err error) {
 	)
 	err = l.io(func(ctx context.Context) (err error) {
 		if l.reader != nil { // for its clock
-			together.Go(func() { entry, unread = l.reader.Read(ctx, l.key+" clock") }) // of nobody: only the time matters
+			together.Go(func() {
+				unread = panics.Caught(func() (err error) {
+					entry, err = l.reader.Read(ctx, l.key+" clock") // of nobody: only the time matters
+					return err
+				})
+			})
 		}
 		stored, s.revision, err = l.storage.Get(ctx, l.key)
 		together.Wait()
@@ -91,7 +97,7 @@ func (l *Limiter) io(call func(context.Context) error) error {
 	defer l.mu.Lock()
 	ctx, cancel := context.WithTimeout(context.Background(), storageTime)
 	defer cancel()
-	err := call(ctx)
+	err := panics.Caught(func() error { return call(ctx) })
 	if err != nil && ctx.Err() != nil {
 		return errNoAnswer // not the context's error: the caller's has not ended
 	}

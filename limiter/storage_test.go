@@ -422,3 +422,42 @@ func storm(t *testing.T, seed uint64, o limiter.Options, calm func()) {
 		t.Error(waited, err)
 	}
 }
+
+// A panic of the storage is an error of the call, and does not end the process.
+func TestStorageThatPanics(t *testing.T) {
+	for name, s := range map[string]storage.Storage{"Get": panicsIn{memory.New(), "Get"}, "Set": panicsIn{memory.New(), "Set"}, "Read": panicsIn{memory.New(), "Read"}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
+			if _, err := l.Consume(t.Context(), 1); !errors.Is(err, limiter.ErrStorage) || !strings.Contains(err.Error(), "out of order") {
+				t.Errorf("%s panics: Consume = %v, want ErrStorage with the panic", name, err)
+			}
+		})
+	}
+}
+
+// panicsIn is a storage of which one method panics.
+type panicsIn struct {
+	*memory.Storage
+	method string
+}
+
+func (p panicsIn) call(method string) {
+	if p.method == method {
+		panic("out of order")
+	}
+}
+
+func (p panicsIn) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	p.call("Get")
+	return p.Storage.Get(ctx, key)
+}
+
+func (p panicsIn) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	p.call("Set")
+	return p.Storage.Set(ctx, key, s, rev)
+}
+
+func (p panicsIn) Read(ctx context.Context, key string) (storage.Entry, error) {
+	p.call("Read")
+	return p.Storage.Read(ctx, key)
+}

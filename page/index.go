@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/internal/panics"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -146,7 +147,7 @@ func (x *index) read() {
 		back = time.Now()
 		return nil
 	}
-	err := entities.Caught(func() error { return x.lister.List(x.ctx, each) })
+	err := panics.Caught(func() error { return x.lister.List(x.ctx, each) })
 	cost += time.Since(back)
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/internal/panics"
 )
 
 // rows is how many entities a page of the list has.
@@ -103,7 +104,7 @@ func (p *Page) reports(ctx context.Context, names []string) ([]*entities.Report,
 	for c := range together {
 		wg.Go(func() {
 			for i := c; i < len(names) && errs[c] == nil; i += together {
-				errs[c] = entities.Caught(func() (err error) {
+				errs[c] = panics.Caught(func() (err error) {
 					reports[i], err = p.report(ctx, names[i])
 					return err
 				})

@@ -92,6 +92,9 @@ func Handler(o Options) (*Page, error) {
 	if absent.Is(o.Storage) {
 		return nil, fmt.Errorf("page: Options.Storage is a nil %T", o.Storage)
 	}
+	if o.Broker != nil && absent.Is(o.Broker) {
+		return nil, fmt.Errorf("page: Options.Broker is a nil %T", o.Broker)
+	}
 	judge, err := entities.NewJudge(o.Limits, o.Storage)
 	if err != nil {
 		return nil, fmt.Errorf("page: Options.Limits: %w", err)

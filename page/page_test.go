@@ -22,6 +22,7 @@ import (
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/queues"
+	"github.com/drip-go/drip/queues/rabbitmq"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -739,6 +740,7 @@ func TestOptions(t *testing.T) {
 	for want, o := range map[string]Options{
 		"Options.Storage is required":              {},
 		"Options.Storage is a nil *memory.Storage": {Storage: (*memory.Storage)(nil)},
+		"Options.Broker is a nil *rabbitmq.Broker": {Storage: memory.New(), Broker: (*rabbitmq.Broker)(nil)},
 		"Options.Limits":                           {Storage: memory.New(), Limits: &drip.Options{Size: -1}},
 	} {
 		if _, err := Handler(o); err == nil || !strings.Contains(err.Error(), want) {

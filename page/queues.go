@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/internal/panics"
 	"github.com/drip-go/drip/queues"
 )
 
@@ -36,7 +37,7 @@ func (p *Page) queues(w http.ResponseWriter, r *http.Request) error {
 	for i, name := range names {
 		wg.Go(func() {
 			var s queues.State
-			err := entities.Caught(func() (err error) {
+			err := panics.Caught(func() (err error) {
 				s, err = p.o.Broker.Look(r.Context(), name)
 				return err
 			})

@@ -47,3 +47,16 @@ func TestPanicIsLogged(t *testing.T) {
 		}
 	}
 }
+
+// A panic of Observe is logged. It does not take the outcome of an operation that has run.
+func TestPanicOfObserveIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorker(t, Options[string]{
+		Limiter: buckettest.New(t, drip.Options{}), Logger: slog.New(slog.NewJSONHandler(&log, nil)),
+		Observe: func(context.Context, *Message, Outcome) { panic("oh") },
+	})
+	out := w.Do(t.Context(), "shop", "", func(context.Context) error { return nil })
+	if out.Kind != Done || !strings.Contains(log.String(), "panic: oh") {
+		t.Errorf("Do = %+v, and the log is %q", out, log.String())
+	}
+}

@@ -84,7 +84,7 @@ func ParseNote(text string) Note {
 	if n.First.After(now) { // clocks of two processes differ
 		n.First = now
 	}
-	if n.Due.After(now.Add(longestDelay)) {
+	if n.Due.After(now.Add(longestDelay + 24*time.Hour)) { // clocks differ here, too
 		return fresh
 	}
 	return n

@@ -197,7 +197,9 @@ func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context
 		w.o.Logger.WarnContext(ctx, "a message is given up", "entity", m.Entity, "message_id", m.ID, "reason", out.Err)
 	}
 	if w.o.Observe != nil {
-		w.o.Observe(ctx, m, out)
+		if err := caught(func() error { w.o.Observe(ctx, m, out); return nil }); err != nil { // the outcome stands
+			w.o.Logger.ErrorContext(ctx, "Options.Observe failed", "entity", m.Entity, "message_id", m.ID, "error", err)
+		}
 	}
 	return out
 }

@@ -302,6 +302,7 @@ func TestNote(t *testing.T) {
 	}
 	for _, n := range []Note{
 		{First: now}, {First: now.Add(-time.Hour), Due: now.Add(time.Minute + time.Microsecond), Attempts: 3, Postponements: 7},
+		{First: now, Due: now.Add(longestDelay + time.Minute), Attempts: 3}, // by the clock of another process
 		{First: now.Add(-time.Hour), Due: now.Add(time.Minute), Attempts: math.MaxInt32, Postponements: math.MaxInt32, Ticket: ticket},
 	} {
 		text := n.String()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/panics"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -154,17 +155,6 @@ func Names(ctx context.Context, s storage.Storage, prefix string) (names []strin
 	return names, err
 }
 
-// Caught calls f and returns a panic of f, such as one of a user's storage, as an error. A panic in a goroutine that nobody
-// recovers ends the process.
-func Caught(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
-		}
-	}()
-	return f()
-}
-
 // mostFailures is after how many errors ChangeAll gives up, so that it does not ask a server that is gone about all.
 const mostFailures = 100
 
@@ -181,7 +171,7 @@ func ChangeAll(ctx context.Context, s storage.Storage, names []string, timeout t
 		wg.Go(func() {
 			for name := range in {
 				done := false
-				failure := Caught(func() error {
+				failure := panics.Caught(func() error {
 					ctx, cancel := context.WithTimeout(ctx, timeout)
 					defer cancel()
 					e, err := Open(ctx, s, name)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/panics"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -156,14 +157,13 @@ func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 const anybody = "any"
 
 // report is Report by the limits of the entity, or shared limit, with this name. It returns a panic of the user's Limits or
-// Weight as an error: they may not expect each name that a visitor asks for, and goroutines without a recover call report.
-func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (_ *Report, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("its limit: panic: %v", v)
-		}
-	}()
-	s, err := j.bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
+// Weight as an error: they may not expect each name that a visitor asks for.
+func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Report, error) {
+	var s drip.Status
+	err := panics.Caught(func() (err error) {
+		s, err = j.bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
+		return err
+	})
 	_, known := e.State.Limits()
 	r := &Report{Status: s, Limits: j.limits || known, Given: j.limits, Plain: int(e.State.Plain)}
 	if !s.Known {
