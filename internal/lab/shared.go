@@ -62,7 +62,7 @@ type SharedScenario struct {
 	// Context ends the run early, with its error. Defaults to nil: nothing does.
 	Context context.Context
 
-	// Unmeasured leaves out the measures of SharedResult that need a look at each second: Use, Jain and JainLeast.
+	// Unmeasured leaves out the measures of SharedResult that need a look at each second: Use and Jain.
 	Unmeasured bool
 
 	// Outage is a time without consumers. Messages that arrive or come back then are delivered within two seconds of

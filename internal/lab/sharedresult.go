@@ -30,8 +30,8 @@ type SharedResult struct {
 
 	// Jain is the index of fairness over spans of 60 s; 1 is fair. Its values are the units served to each entity that
 	// waits all the time, as a part of its fair service: what weighted max-min gives, in each second, to the messages that
-	// wait then. It is the median of the spans, and JainLeast the least.
-	Jain, JainLeast float64
+	// wait then. It is the median of the spans.
+	Jain float64
 
 	// Weights is by how much the share of the entities of one weight was off, until the first entity is through at
 	// best.
@@ -79,8 +79,7 @@ func (r *sharedRun) result(best *fluid, b sharedBinding) SharedResult {
 		}
 	}
 	res.LateP99 = quantile(late, .99)
-	indices := r.jain()
-	res.Jain, res.JainLeast = quantile(indices, .5), quantile(indices, 0)
+	res.Jain = quantile(r.jain(), .5)
 	res.Weights = r.weights(best)
 	return res
 }

@@ -325,12 +325,27 @@ func takesLongKeys(t *testing.T, s storage.Storage) bool {
 	return err == nil
 }
 
+// testNoLostUpdate lets workers count in one key, and each in a key of its own, among others.
 func testNoLostUpdate(t *testing.T, s storage.Storage) {
 	const workers, each = 8, 25
-	set(t, s, "k", storage.State{Data: []byte{0, 0}, Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision)
-	together(workers, func(int) {
+	for i := range 1000 { // a backend that copies all of them takes long
+		set(t, s, fmt.Sprint("other ", i), state(1), storage.NoRevision)
+	}
+	count(t, s, workers, each, func(int) string { return "k" })
+	count(t, s, workers, 4*each, func(i int) string { return fmt.Sprint("k", i) })
+}
+
+// count lets workers increment the numbers in their keys through Get and Set.
+func count(t *testing.T, s storage.Storage, workers, each int, key func(worker int) string) {
+	want := map[string]int{}
+	for i := range workers {
+		if want[key(i)] += each; want[key(i)] == each {
+			set(t, s, key(i), storage.State{Data: []byte{0, 0}, Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision)
+		}
+	}
+	together(workers, func(i int) {
 		for done := 0; done < each; {
-			st, rev, err := s.Get(t.Context(), "k")
+			st, rev, err := s.Get(t.Context(), key(i))
 			if err != nil {
 				t.Errorf("Get: %v", err)
 				return
@@ -339,7 +354,7 @@ func testNoLostUpdate(t *testing.T, s storage.Storage) {
 				st.Data[1]++
 			}
 			st.Now, st.Until = time.Now().UnixMilli(), decision.Never
-			switch err := s.Set(t.Context(), "k", st, rev); {
+			switch err := s.Set(t.Context(), key(i), st, rev); {
 			case err == nil:
 				done++
 			case !errors.Is(err, storage.ErrConflict):
@@ -348,9 +363,11 @@ func testNoLostUpdate(t *testing.T, s storage.Storage) {
 			}
 		}
 	})
-	st, _ := get(t, s, "k")
-	if n := int(st.Data[0]) + int(st.Data[1])<<8; n != workers*each {
-		t.Errorf("no update is lost: %d increments through Get and Set left %d", workers*each, n)
+	for key, want := range want {
+		st, _ := get(t, s, key)
+		if n := int(st.Data[0]) + int(st.Data[1])<<8; n != want {
+			t.Errorf("no update is lost: %d increments of %q through Get and Set left %d", want, key, n)
+		}
 	}
 }
 
@@ -418,6 +435,16 @@ func testClosed(t *testing.T, s storage.Storage) {
 	if a, ok := s.(storage.Atomic); ok {
 		if _, err := a.Do(t.Context(), "k", limits(1, 1), nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); err == nil {
 			t.Error("Do after Close succeeded")
+		}
+	}
+	if r, ok := s.(storage.Reader); ok {
+		if _, err := r.Read(t.Context(), "k"); err == nil {
+			t.Error("Read after Close succeeded")
+		}
+	}
+	if l, ok := s.(storage.Lister); ok {
+		if err := l.List(t.Context(), func(storage.Entry) error { return nil }); err == nil {
+			t.Error("List after Close succeeded")
 		}
 	}
 }
