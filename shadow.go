@@ -413,7 +413,8 @@ func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error
 }
 
 // Renew does as Bucket.Renew. The lease of an operation that would have been postponed never ends.
-func (s *Shadow) Renew(ctx context.Context, entityID string, l Lease) (_ Lease, err error) {
+func (s *Shadow) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
+	var err error
 	if l.l.ID < 0 && l.entity == entityID {
 		l.l.End = time.Now().Add(ghostLease).UnixMilli()
 	} else if l, err = s.Bucket.Renew(ctx, entityID, l); err != nil {

@@ -235,7 +235,10 @@ func (q *DelayQueues) put(ctx, patience context.Context, m *message) error {
 	for redeclared, refused := false, 0; ; {
 		p, wait, err := q.place(time.Now().UnixMilli(), m.due())
 		if err == nil && wait {
-			if err = q.declare(ctx, p); err != nil && refusesDeclaration(err) {
+			declaring, end := both(ctx, patience)
+			err = q.declare(declaring, p)
+			end()
+			if err != nil && refusesDeclaration(err) {
 				q.shun(p, err)
 				continue
 			}

@@ -166,7 +166,7 @@ func (s *session) advance(d *delivery) error {
 	case worker.IsPermanent(err):
 		return s.failed(d, err)
 	case errors.Is(err, errCrowded):
-		m.postponeBy(jitter(crowdedDelay))
+		m.postponeBy(crowdedFor(m, d.limited.Request.Deadline))
 		m.record.became(wasForwarded, "")
 		return s.put(m, nil)
 	case err != nil:
@@ -358,6 +358,8 @@ const buriedLate = time.Minute
 func (s *session) insist(most int, publish func(patience context.Context) error) error {
 	patience, end := context.WithTimeout(s.waiting, inHand) // the broker may accept no messages for longer
 	defer end()
+	declaring, end := both(s.broken, patience)
+	defer end()
 	refusals := 0
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		if s.broken.Err() != nil {
@@ -365,7 +367,7 @@ func (s *session) insist(most int, publish func(patience context.Context) error)
 		}
 		err := publish(patience)
 		if errors.Is(err, errUnroutable) {
-			if err = s.delays.publisher.declare(s.broken, s.declareOwn); err == nil {
+			if err = s.delays.publisher.declare(declaring, s.declareOwn); err == nil {
 				err = publish(patience)
 			}
 		}

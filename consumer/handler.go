@@ -99,7 +99,7 @@ func limit(ctx context.Context, w *limited, l *worker.Message, m *message, run f
 	a, err := ask(ctx, ctx, w, l, m.expires(), nil)
 	switch {
 	case errors.Is(err, errCrowded):
-		return postpone(jitter(crowdedDelay))
+		return postpone(crowdedFor(m, l.Request.Deadline))
 	case err != nil:
 		return err
 	case a.Delay > 0:

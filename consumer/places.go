@@ -51,6 +51,22 @@ var errCrowded = errors.New("too many messages wait in hand")
 // crowdedDelay is how long such a message waits elsewhere, without the jitter.
 const crowdedDelay = 5 * time.Second
 
+// crowdedFor returns how long a message waits elsewhere. It comes back before it expires, and before its deadline if it has one.
+func crowdedFor(m *message, deadline time.Time) time.Duration {
+	end := time.UnixMilli(m.expires())
+	if !deadline.IsZero() && deadline.Before(end) {
+		end = deadline
+	}
+	return half(jitter(crowdedDelay), end)
+}
+
+// half returns a delay, or half of the time until end if that is shorter, so that a message asks again before its end.
+func half(delay time.Duration, end time.Time) time.Duration {
+	return min(delay, max(time.Until(end)/2, leastHalf))
+}
+
+const leastHalf = 250 * time.Millisecond
+
 func newPlaces(most int) *places { return &places{most: most, parties: map[string]*party{}} }
 
 // enter takes a place for the entity. It returns errCrowded for a message that should wait elsewhere, or the context's

@@ -163,7 +163,7 @@ func (l *line) await(ctx, patience context.Context, w *waiting, most time.Durati
 // send writes a message to the broker, when it is this caller's turn and the broker takes messages.
 func (p *publisher) send(ctx, patience context.Context, build func() (string, amqp.Publishing, bool)) (*line, *waiting, error) {
 	for {
-		l, err := p.acquire(ctx)
+		l, err := p.acquire(ctx, patience)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -214,7 +214,7 @@ func (p *publisher) send(ctx, patience context.Context, build func() (string, am
 
 // declare runs f with a channel on which nobody publishes. It replaces a channel that an earlier error closed.
 func (p *publisher) declare(ctx context.Context, f func(*amqp.Channel) error) error {
-	l, err := p.acquire(ctx)
+	l, err := p.acquire(ctx, ctx)
 	if err != nil {
 		return err
 	}
@@ -228,16 +228,20 @@ func (p *publisher) declare(ctx context.Context, f func(*amqp.Channel) error) er
 	return f(l.declare)
 }
 
-// acquire waits for the caller's turn and returns a line that is up. release ends the turn.
-func (p *publisher) acquire(ctx context.Context) (*line, error) {
+// acquire waits for the caller's turn and returns a line that is up. release ends the turn. It gives up when ctx or patience ends.
+func (p *publisher) acquire(ctx, patience context.Context) (*line, error) {
 	select {
 	case p.turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	case <-patience.Done():
+		return nil, fmt.Errorf("waiting for a connection: %w", patience.Err())
 	}
 	if l := p.up(); l != nil {
 		return l, nil
 	}
+	ctx, end := both(ctx, patience)
+	defer end()
 	l, err := p.open(ctx)
 	if err == nil && !p.use(l) {
 		closeConnection(l.conn)
@@ -248,6 +252,13 @@ func (p *publisher) acquire(ctx context.Context) (*line, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// both returns a context that ends with either of two.
+func both(ctx, other context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancel(ctx)
+	stop := context.AfterFunc(other, end)
+	return ctx, func() { stop(); end() }
 }
 
 // up returns the line if its channel is open, else nil.

@@ -151,7 +151,7 @@ var ErrBroker = errors.New("the broker has no quorum queues that dead-letter at 
 // stream_queue RabbitMQ 3.10 and 3.11 accept the declaration, dead-letter at most once and say so in their log. Later
 // versions always have the flag.
 func (p *publisher) supportsQuorum(ctx context.Context, name string) error {
-	l, err := p.acquire(ctx)
+	l, err := p.acquire(ctx, ctx)
 	if err != nil {
 		return err
 	}

@@ -618,7 +618,7 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 	if err := publish(large); !errors.Is(err, errTooLarge) || !strings.Contains(err.Error(), "5000 bytes") {
 		t.Errorf("the first error is %v", err)
 	}
-	l, err := p.acquire(t.Context())
+	l, err := p.acquire(t.Context(), t.Context())
 	b.must(err)
 	p.release()
 	if err := publish(large); !errors.Is(err, errTooLarge) {

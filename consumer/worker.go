@@ -44,9 +44,10 @@ func ask(ctx, waiting context.Context, w *limited, m *worker.Message, expires in
 			waits = true
 			in.limited(1)
 		}
-		expired = time.Now().Add(pause).UnixMilli() > expires
+		rest := half(pause, time.UnixMilli(expires))
+		expired = time.Now().Add(rest).UnixMilli() > expires
 		crowded = pause > time.Second && in.crowded() || time.Since(began) > inHand
-		return !expired && !crowded && sleep(waiting, pause)
+		return !expired && !crowded && sleep(waiting, rest)
 	})
 	if waits {
 		in.limited(-1)

@@ -84,7 +84,7 @@ func (b *Broker) letters(ctx context.Context, queue string, most func(count int)
 	if err != nil {
 		return moved, false, err
 	}
-	p, err := newPublishing(conn)
+	p, err := newPublishing(conn, names[0])
 	if err != nil {
 		return moved, false, err
 	}
@@ -145,6 +145,7 @@ type publishing struct {
 	returns  <-chan amqp.Return // with room for as many
 	returned map[string]int     // how many letters with this ID
 	moved    int                // letters that were confirmed and removed
+	dead     string             // the queue of the letters
 }
 
 type waiting struct {
@@ -153,7 +154,7 @@ type waiting struct {
 	confirmed *amqp.DeferredConfirmation
 }
 
-func newPublishing(conn *amqp.Connection) (*publishing, error) {
+func newPublishing(conn *amqp.Connection, dead string) (*publishing, error) {
 	ch, err := conn.Channel()
 	if err == nil {
 		err = ch.Confirm(false)
@@ -162,7 +163,7 @@ func newPublishing(conn *amqp.Connection) (*publishing, error) {
 		return nil, err
 	}
 	returns := ch.NotifyReturn(make(chan amqp.Return, together))
-	return &publishing{ch: ch, returns: returns, returned: map[string]int{}}, nil
+	return &publishing{ch: ch, returns: returns, returned: map[string]int{}, dead: dead}, nil
 }
 
 func (p *publishing) publish(ctx context.Context, to string, moves bool, d *amqp.Delivery) error {
@@ -184,28 +185,44 @@ func (p *publishing) publish(ctx context.Context, to string, moves bool, d *amqp
 	return err
 }
 
-// settle waits for the confirmations and removes the confirmed letters.
+// settle waits for the confirmations and removes the confirmed letters. A copy replaces a letter that was not taken and has used up
+// most of its deliveries.
 func (p *publishing) settle(ctx context.Context) error {
 	var failed error
+	var again []*amqp.Delivery
 	for _, w := range p.waiting {
 		ok, err := w.confirmed.WaitContext(ctx)
 		switch {
 		case err != nil:
 			return err
-		case !ok:
-			failed = errors.New("the broker refuses them")
-		case p.isReturned(w.d):
-			failed = ErrUnroutable
-		default:
+		case ok && !p.isReturned(w.d):
 			if err := w.d.Ack(false); err != nil {
 				return err
 			}
 			if w.moves {
 				p.moved++
 			}
+			continue
+		case ok:
+			failed = ErrUnroutable
+		default:
+			failed = errors.New("the broker refuses them")
+		}
+		if w.moves && number(w.d.Headers["x-delivery-count"]) >= mostLooks {
+			again = append(again, w.d)
 		}
 	}
 	p.waiting = p.waiting[:0]
+	for _, d := range again {
+		if err := p.publish(ctx, p.dead, false, d); err != nil {
+			return err
+		}
+	}
+	if len(again) > 0 {
+		if err := p.settle(ctx); err != nil {
+			return err
+		}
+	}
 	return failed
 }
 

@@ -356,3 +356,19 @@ func TestNothingMovesAfterClose(t *testing.T) {
 		t.Errorf("Requeue = %d, %v", n, err)
 	}
 }
+
+// An operator puts back letters again and again that their queue does not take. None of them comes to the limit of deliveries.
+func TestRequeueIsRefused(t *testing.T) {
+	const n = 10
+	b, ch, queue := buryLimited(t, n)
+	full := amqp.Table{amqp.QueueTypeArg: "classic", "x-max-length": int64(0), "x-overflow": "reject-publish"}
+	if _, err := ch.QueueDeclare(dueQueue(queue), true, false, false, false, full); err != nil {
+		t.Fatal(err)
+	}
+	for range 25 {
+		if moved, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true }); moved != 0 || err == nil {
+			t.Fatalf("Requeue = %d, %v, want an error", moved, err)
+		}
+		count(t, ch, deadQueue(queue), n)
+	}
+}

@@ -1,0 +1,145 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// givenBack notes when deliveries are given back.
+type givenBack struct {
+	mu    sync.Mutex
+	began time.Time
+	after []time.Duration
+}
+
+func (*givenBack) Ack(uint64, bool) error { return nil }
+
+func (g *givenBack) Nack(uint64, bool, bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.after = append(g.after, time.Since(g.began))
+	return nil
+}
+
+func (g *givenBack) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.after)
+}
+
+// anHour postpones all messages.
+type anHour struct{}
+
+func (anHour) GetDelay(context.Context, string) (time.Duration, error) { return time.Hour, nil }
+func (anHour) ReturnToken(context.Context, string) error               { return nil }
+
+// A session whose connection consumes, while the broker answers no new one, gives back the messages that have to wait: after five
+// minutes in hand, and when it stops.
+func TestNoConnectionToPublish(t *testing.T) {
+	for name, stops := range map[string]time.Duration{"five minutes": time.Hour, "a stop": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const n = 128
+				s := taking(t, Options{Limiter: anHour{}})
+				s.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
+					sleep(ctx, dialTimeout) // as dial does
+					return nil, errors.New("connect: i/o timeout")
+				}
+				g := &givenBack{began: time.Now()}
+				deliveries := make(chan amqp.Delivery, n)
+				for i := range n {
+					deliveries <- numberedDelivery(uint64(i + 1))
+				}
+				go s.take(newSettling(g, n), deliveries, false)
+				end := min(stops, inHand)
+				if stops < inHand {
+					time.Sleep(stops)
+					s.stopWaiting()
+				}
+				time.Sleep(end + 30*time.Second)
+				if got := g.count(); got < n {
+					t.Errorf("%d of %d messages were given back", got, n)
+				}
+				s.stopWaiting()
+				close(deliveries)
+				s.inHand.Wait()
+			})
+		})
+	}
+}
+
+// answersAt is a limiter that gives no answer until a time.
+type answersAt struct{ until time.Time }
+
+func (o answersAt) GetDelay(context.Context, string) (time.Duration, error) {
+	if time.Now().Before(o.until) {
+		return 0, errors.New("the storage is down")
+	}
+	return 0, nil
+}
+
+func (answersAt) ReturnToken(context.Context, string) error { return nil }
+
+// A message that waits for a limiter without an answer asks again before it expires.
+func TestLimiterAnswersBeforeTheExpiration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, handled := time.Now(), make(chan time.Duration, 1)
+		s := taking(t, Options{Limiter: answersAt{began.Add(16 * time.Second)}, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
+			handled <- time.Since(began)
+			return nil
+		})})
+		buried := make(chan time.Duration, 100)
+		s.delays.publisher.connect = func(context.Context) (*amqp.Connection, error) {
+			buried <- time.Since(began)
+			return nil, errors.New("no broker")
+		}
+		d := numberedDelivery(1)
+		d.Expiration = "22000"
+		deliveries := make(chan amqp.Delivery, 1)
+		deliveries <- d
+		go s.take(newSettling(&givenBack{began: began}, 1), deliveries, false)
+		select {
+		case <-handled:
+		case at := <-buried:
+			t.Errorf("a message that expires after 22 s was buried after %v", at)
+		}
+		s.stopWaiting()
+		close(deliveries)
+		s.inHand.Wait()
+	})
+}
+
+// A message that other messages of its entity crowd out comes back before it expires, and before its deadline.
+func TestCrowdedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		for name, c := range map[string]struct {
+			expiration string
+			deadline   time.Duration
+			least      time.Duration
+			most       time.Duration
+		}{
+			"any time":       {"", 0, crowdedDelay, 2 * crowdedDelay},
+			"its expiration": {"4000", 0, time.Second, 2 * time.Second},
+			"its deadline":   {"4000", 3 * time.Second, time.Second, 1500 * time.Millisecond},
+			"nearly over":    {"100", 0, leastHalf, leastHalf},
+		} {
+			d := numberedDelivery(1)
+			d.Expiration = c.expiration
+			m := open(d, now, false)
+			var deadline time.Time
+			if c.deadline > 0 {
+				deadline = now.Add(c.deadline)
+			}
+			if got := crowdedFor(&m, deadline); got < c.least || got > c.most {
+				t.Errorf("with %s it waits for %v, want %v to %v", name, got, c.least, c.most)
+			}
+		}
+	})
+}
