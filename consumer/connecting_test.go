@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -141,5 +142,45 @@ func TestCrowdedOut(t *testing.T) {
 				t.Errorf("with %s it waits for %v, want %v to %v", name, got, c.least, c.most)
 			}
 		}
+	})
+}
+
+// quits is a limiter that ends its goroutine, as testing's FailNow does, for all entities but one.
+type quits struct{ but string }
+
+func (q quits) GetDelay(_ context.Context, entity string) (time.Duration, error) {
+	if entity != q.but {
+		runtime.Goexit()
+	}
+	return 0, nil
+}
+
+func (quits) ReturnToken(context.Context, string) error { return nil }
+
+// A message whose limiter ends the goroutine gives its places back.
+func TestLimiterEndsTheGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const handlers = 4
+		ran := make(chan bool, 1)
+		s := taking(t, Options{Handlers: handlers, Prefetch: 100, Limiter: quits{"good"}, Attempts: 1, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
+			ran <- true
+			return nil
+		})})
+		deliveries := make(chan amqp.Delivery, handlers)
+		for i := range handlers {
+			deliveries <- numberedDelivery(uint64(i + 1))
+		}
+		go s.take(newSettling(&givenBack{began: time.Now()}, 100), deliveries, false)
+		time.Sleep(time.Minute)
+		deliveries <- amqp.Delivery{DeliveryTag: handlers + 1, MessageId: "good"}
+		select {
+		case <-ran:
+		case <-time.After(time.Minute):
+			t.Error("a message of another entity does not run")
+		}
+		s.stopWaiting()
+		s.ruined()
+		close(deliveries)
+		s.inHand.Wait()
 	})
 }

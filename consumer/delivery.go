@@ -209,17 +209,19 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 }
 
 // ask takes places in the message's rooms and asks the limiter. The message keeps the places if it may run.
-func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
+func (s *session) ask(d *delivery, in rooms) (drip.Admission, error) {
 	if err := in.enter(s.waiting, d.entity); err != nil {
 		return drip.Admission{}, err
 	}
+	runs := false // also after a runtime.Goexit in the limiter
 	defer func() {
-		if err != nil || a.Delay > 0 {
+		if !runs {
 			in.leave(d.entity)
 		}
 	}()
-	a, err = ask(d.record.context(s.broken), s.waiting, s.worker, d.limited, d.expires(), in)
+	a, err := ask(d.record.context(s.broken), s.waiting, s.worker, d.limited, d.expires(), in)
 	d.Ticket = d.limited.Note.Ticket
+	runs = err == nil && a.Delay == 0
 	return a, err
 }
 

@@ -62,7 +62,8 @@ func isLastWord(err error) bool {
 	return false
 }
 
-// ErrQueue is the error of Run and OpenDelayQueues when the work queue does not exist, or is a stream.
+// ErrQueue is the error of Run and OpenDelayQueues when the work queue does not exist, is a stream, or is exclusive to another
+// connection.
 var ErrQueue = errors.New("the work queue cannot be used")
 
 // checkQueue returns ErrQueue if a queue does not exist.
@@ -71,6 +72,8 @@ func checkQueue(ch *amqp.Channel, name string) error {
 	switch {
 	case code(err) == amqp.NotFound && strings.Contains(err.Error(), "no queue"): // else its node is down
 		return fmt.Errorf("%w: there is no queue %q; declare it first: %w", ErrQueue, name, err)
+	case code(err) == amqp.ResourceLocked:
+		return fmt.Errorf("%w: %q is exclusive to another connection: %w", ErrQueue, name, err)
 	case err != nil:
 		return fmt.Errorf("look at queue %q: %w", name, permissions(err))
 	}

@@ -82,6 +82,16 @@ func TestStreamIsNoWorkQueue(t *testing.T) {
 	cannot(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet}, ErrQueue, "is a stream")
 }
 
+// A queue that is exclusive to another connection is no work queue either.
+func TestExclusiveQueueIsNoWorkQueue(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := fmt.Sprint("exclusive", time.Now().UnixNano())
+	_, err := b.ch.QueueDeclare(queue, false, false, true, false, nil)
+	b.must(err)
+	cannot(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet}, ErrQueue, "is exclusive")
+}
+
 // A handler that needs longer than the drain time does not hide why Run has ended.
 func TestQueueBecomesAStream(t *testing.T) {
 	t.Parallel()

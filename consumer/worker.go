@@ -39,6 +39,11 @@ type limited = worker.Worker[*amqp.Delivery]
 // too long. It is ErrExpired when the message would wait until after expires, in ms since 1970.
 func ask(ctx, waiting context.Context, w *limited, m *worker.Message, expires int64, in rooms) (drip.Admission, error) {
 	began, waits, crowded, expired := time.Now(), false, false, false
+	defer func() {
+		if waits {
+			in.limited(-1)
+		}
+	}()
 	a, err := w.Admit(ctx, m, func(pause time.Duration) bool {
 		if !waits {
 			waits = true
@@ -49,9 +54,6 @@ func ask(ctx, waiting context.Context, w *limited, m *worker.Message, expires in
 		crowded = pause > time.Second && in.crowded() || time.Since(began) > inHand
 		return !expired && !crowded && sleep(waiting, rest)
 	})
-	if waits {
-		in.limited(-1)
-	}
 	switch {
 	case err == nil:
 	case expired:
