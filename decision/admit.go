@@ -246,13 +246,13 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	if v.refund < v.at { // something else takes longer
 		v.refund = 0
 	}
-	// A ticket loses its slot when it is denied for the second time, or is much too late. Capacity of a long interval would be left
-	// if it lost one before the refresh. One that only a shared limit has delayed has none yet. The ticket of an operation that runs
-	// again has no cost.
+	// A ticket loses its slot when it is denied for the second time, or is much too late. It keeps the slot if it may run before the
+	// refresh of a longer window, and the next free slot comes after that refresh: that capacity would be left. A ticket that only a
+	// shared limit has delayed has no slot yet. The ticket of an operation that runs again has no cost.
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
 	late := now-t.Slot > l.grace() || (t.Again > 0 || s.passed(now)) && t.Slot <= now
-	leaves := l.refreshes(v.at, s.Slot) && !l.refreshes(now, v.at)
-	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || late && !leaves)
+	keeps := l.refreshes(v.at, s.Slot) && !l.refreshes(now, v.at)
+	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || late && !keeps)
 	if v.fresh {
 		l.newSlot(s, op, &v, now)
 	}
@@ -351,7 +351,8 @@ func (l *Limits) run(s *State, op *Op, v *view, now int64) {
 	}
 }
 
-// overtake counts a newcomer that goes before the booked operations: beside them, or with what they leave.
+// overtake counts the capacity of a newcomer that goes before the booked operations. The windows have room for it beside them, or they
+// leave it.
 func (l *Limits) overtake(s *State, op *Op, now int64) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]

@@ -8,8 +8,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Operations of different costs within two windows wait about as long as in order of arrival: no newcomer takes the capacity that
-// gathers for a booked operation, and a denied one does not go to the end of the line while a longer window has room for it.
+// Operations of different costs within two windows wait about as long as in order of arrival. No newcomer takes the capacity that
+// gathers for a booked operation. A denied one keeps its place while a longer window has room for it.
 func TestOrderOfCosts(t *testing.T) {
 	var ratios []float64
 	for seed := range uint64(60) {
@@ -44,8 +44,7 @@ func TestOrderOfCosts(t *testing.T) {
 	}
 }
 
-// Newcomers take turns with the booked operations in the rest of an interval. Those that lack only a token leave no more to it than
-// those that run.
+// Newcomers go before booked operations in an interval that has room for both. A newcomer that waits for a token counts once it runs.
 func TestOrderBesideBookings(t *testing.T) {
 	s := Scenario{
 		Options: drip.Options{

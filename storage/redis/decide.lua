@@ -6912,8 +6912,8 @@ end
                   end
                   is5 = not refreshes2
                 end
-                local leaves = is5
-                v_fresh = not v_back or v_at > t and v_refund == 0 and (unbooked or late and not leaves)
+                local keeps = is5
+                v_fresh = not v_back or v_at > t and v_refund == 0 and (unbooked or late and not keeps)
                 if v_fresh then
                   do
                     v_slot = s_Slot > s_Closed and s_Slot or s_Closed
