@@ -251,8 +251,8 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	// shared limit has delayed has no slot yet. The ticket of an operation that runs again has no cost.
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
 	late := now-t.Slot > l.grace() || (t.Again > 0 || s.passed(now)) && t.Slot <= now
-	keeps := l.refreshes(v.at, s.Slot) && !l.refreshes(now, v.at)
-	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || late && !keeps)
+	late = late && (l.refreshes(now, v.at) || !l.refreshes(v.at, s.Slot))
+	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || late)
 	if v.fresh {
 		l.newSlot(s, op, &v, now)
 	}

@@ -6862,32 +6862,9 @@ end
                   is4 = is3 and op_Ticket_Slot <= t
                 end
                 local late = is4
-                local refreshes = false
-                do
-                  local done
-                  for i2 = 0, l_Windows_n - 1 do
-                    local w = l_Windows[i2]
-                    local is5 = w.Interval > l_Windows[l_Shortest].Interval
-                    if is5 then
-                      local t2 = s_Slot - w.Offset
-                      local by2 = w.Interval
-                      local t3 = v_at - w.Offset
-                      local by3 = w.Interval
-                      is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                    end
-                    if is5 then
-                      refreshes = true
-                      done = true
-                      break
-                    end
-                  end
-                  if not done then
-                    refreshes = false
-                  end
-                end
-                local is5 = refreshes
-                if is5 then
-                  local refreshes2 = false
+                local is6 = late
+                if is6 then
+                  local refreshes = false
                   do
                     local done
                     for i2 = 0, l_Windows_n - 1 do
@@ -6901,19 +6878,46 @@ end
                         is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                       end
                       if is5 then
-                        refreshes2 = true
+                        refreshes = true
                         done = true
                         break
                       end
                     end
                     if not done then
-                      refreshes2 = false
+                      refreshes = false
                     end
                   end
-                  is5 = not refreshes2
+                  local is5 = refreshes
+                  if not is5 then
+                    local refreshes2 = false
+                    do
+                      local done
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w = l_Windows[i2]
+                        local is5 = w.Interval > l_Windows[l_Shortest].Interval
+                        if is5 then
+                          local t2 = s_Slot - w.Offset
+                          local by2 = w.Interval
+                          local t3 = v_at - w.Offset
+                          local by3 = w.Interval
+                          is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                        end
+                        if is5 then
+                          refreshes2 = true
+                          done = true
+                          break
+                        end
+                      end
+                      if not done then
+                        refreshes2 = false
+                      end
+                    end
+                    is5 = not refreshes2
+                  end
+                  is6 = is5
                 end
-                local keeps = is5
-                v_fresh = not v_back or v_at > t and v_refund == 0 and (unbooked or late and not keeps)
+                late = is6
+                v_fresh = not v_back or v_at > t and v_refund == 0 and (unbooked or late)
                 if v_fresh then
                   do
                     v_slot = s_Slot > s_Closed and s_Slot or s_Closed
@@ -7043,10 +7047,10 @@ end
                       if x4 > v_slot then v_slot = x4 end
                     end
                     if v_slot > v_at then
-                      local is7 = v_at == t
-                      if is7 then
-                        local is6 = s_LastID == 0
-                        if not is6 then
+                      local is8 = v_at == t
+                      if is8 then
+                        local is7 = s_LastID == 0
+                        if not is7 then
                           local spare = false
                           do
                             local done
@@ -7055,26 +7059,26 @@ end
                               local line2 = s_Lines[i2]
                               local i3 = w.Unit
                               local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                              local is7 = cost == 0
-                              if not is7 then
+                              local is8 = cost == 0
+                              if not is8 then
                                 local t2 = s_Slot - w.Offset
                                 local by2 = w.Interval
                                 local t3 = t - w.Offset
                                 local by3 = w.Interval
-                                local is6 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                                if is6 then
+                                local is7 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                if is7 then
                                   local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
                                   local max4 = 1 < cost and 1 or cost
                                   local x5 = cost - (x4 - x4 % 4096) / 4096
                                   if x5 > max4 then max4 = x5 end
-                                  is6 = line2.Promised >= max4
+                                  is7 = line2.Promised >= max4
                                 end
-                                is7 = is6
+                                is8 = is7
                               end
-                              local is9 = is7
-                              if not is9 then
-                                local is8 = l_Mixed == 1
-                                if is8 then
+                              local is10 = is8
+                              if not is10 then
+                                local is9 = l_Mixed == 1
+                                if is9 then
                                   local gain = 0
                                   do
                                     local left = line2.Left
@@ -7115,11 +7119,11 @@ end
                                       end
                                     end
                                   end
-                                  is8 = line2.Left - cost >= gain - line2.Promised
+                                  is9 = line2.Left - cost >= gain - line2.Promised
                                 end
-                                is9 = is8
+                                is10 = is9
                               end
-                              local room = is9
+                              local room = is10
                               if not room and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
                                 spare = false
                                 done = true
@@ -7130,11 +7134,11 @@ end
                               spare = true
                             end
                           end
-                          is6 = spare
+                          is7 = spare
                         end
-                        is7 = is6
+                        is8 = is7
                       end
-                      v_spare = is7
+                      v_spare = is8
                       if not v_spare then
                         v_at, v_bound, v_refund = v_slot, 3, 0
                       end
@@ -7154,12 +7158,12 @@ end
                       local x5 = (x4 - x4 % y) / y
                       if x5 > max4 then max4 = x5 end
                       local mean = max4
-                      local is6 = f.Key == 0 and not op_Urgent and f.Until >= t and f.Until - t <= mean
-                      if is6 then
+                      local is7 = f.Key == 0 and not op_Urgent and f.Until >= t and f.Until - t <= mean
+                      if is7 then
                         local x6 = 0 > t and 0 or t
-                        is6 = (x6 - x6 % mean) / mean % 4 > 0
+                        is7 = (x6 - x6 % mean) / mean % 4 > 0
                       end
-                      if is6 then
+                      if is7 then
                         yields = f.Units + f.Later
                         done = true
                         break
