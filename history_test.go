@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -338,9 +339,9 @@ func TestHistoryOfAStorageThatFails(t *testing.T) {
 // A panic of the storage, or of the clock, in the background is a failure, too.
 func TestHistoryOutlivesPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, broken := &failing{Storage: memory.New(), panic: true}, false
+		s, broken := &failing{Storage: memory.New(), panic: true}, atomic.Bool{}
 		b := newBucket(t, Options{Size: 10, RefreshRate: 10, Start: time.Unix(0, 0), Storage: s, History: true, Clock: func() time.Time {
-			if broken {
+			if broken.Load() {
 				panic("out of order")
 			}
 			return time.Now()
@@ -351,9 +352,9 @@ func TestHistoryOutlivesPanics(t *testing.T) {
 		if s.fail(false) == 0 {
 			t.Error("nothing has failed")
 		}
-		broken = true
+		broken.Store(true)
 		time.Sleep(flushed)
-		broken = false
+		broken.Store(false)
 		time.Sleep(flushed)
 		if n := total(t, b, "shop", ""); n != 1 {
 			t.Errorf("%d used, want 1", n)

@@ -656,9 +656,9 @@ func TestShadowOutlivesPanics(t *testing.T) {
 	for _, name := range []string{"Limits", "OnPostponed"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				calls := map[string]int{}
+				calls := map[string]*atomic.Int64{"Limits": {}, "OnPostponed": {}}
 				called := func(what string) {
-					if calls[what]++; what == name && calls[what] == map[string]int{"Limits": 4, "OnPostponed": 2}[what] {
+					if n := calls[what].Add(1); what == name && n == map[string]int64{"Limits": 4, "OnPostponed": 2}[what] {
 						panic("of " + what)
 					}
 				}
@@ -677,8 +677,8 @@ func TestShadowOutlivesPanics(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(5 * time.Second)
-				if n := s.Waiting(); calls["Limits"] != 4 || n != 0 {
-					t.Errorf("after %d calls %d operations wait, want none", calls["Limits"], n)
+				if n, asked := s.Waiting(), calls["Limits"].Load(); asked != 4 || n != 0 {
+					t.Errorf("after %d calls %d operations wait, want none", asked, n)
 				}
 			})
 		})
