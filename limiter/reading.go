@@ -47,7 +47,7 @@ func (l *Limiter) load() (s reading, err error) {
 		if l.reader != nil { // for its clock
 			together.Go(func() {
 				unread = panics.Caught(func() (err error) {
-					entry, err = l.reader.Read(ctx, l.key+" clock") // of nobody: only the time matters
+					entry, err = l.reader.Read(ctx, l.key+"\x00clock") // of nobody: only the time matters
 					return err
 				})
 			})

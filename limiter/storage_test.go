@@ -461,3 +461,15 @@ func (p panicsIn) Read(ctx context.Context, key string) (storage.Entry, error) {
 	p.call("Read")
 	return p.Storage.Read(ctx, key)
 }
+
+// The key under which a limiter reads the storage's clock is no name that another limiter has.
+func TestKeyBesideTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		for _, key := range []string{"table clock", "table"} {
+			if _, err := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: key}).Consume(t.Context(), 1); err != nil {
+				t.Errorf("Consume of %q = %v", key, err)
+			}
+		}
+	})
+}
