@@ -407,6 +407,14 @@ func testRead(t *testing.T, s storage.Storage) {
 	if off := time.Since(got.Time).Abs(); off > time.Hour {
 		t.Errorf("Entry.Time of a key never set is %v away from this machine's clock, want at most an hour", off)
 	}
+	if _, ok := s.(storage.Atomic); ok {
+		begin := time.Now()
+		a := do(t, s, "now", limits(1, 1), decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
+		got, err := r.Read(t.Context(), "now")
+		if off := got.Time.Sub(time.UnixMilli(a.Lease.Begin)); err != nil || off < -time.Second || off > time.Second+time.Since(begin) {
+			t.Errorf("Read goes by the clock of Do: its Time is %v after the time of the decision just before (%v)", off, err)
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Read(ctx, "nobody"); !errors.Is(err, context.Canceled) {

@@ -122,6 +122,7 @@ var wrong = map[string]func() storage.Storage{
 	"List tells bytes that are no state":      func() storage.Storage { return &teller{Storage: memory.New(), blind: true} },
 	"List tells all leases":                   func() storage.Storage { return &teller{Storage: memory.New(), all: true} },
 	"List counts the leases that it tells":    func() storage.Storage { return &teller{Storage: memory.New(), miscounts: true} },
+	"Read has a clock of its own":             func() storage.Storage { return &teller{Storage: memory.New(), ahead: 2 * time.Second} },
 	"Read returns the state it keeps":         func() storage.Storage { return &teller{Storage: memory.New(), aliasRead: true} },
 	"Do overwrites a Set":                     func() storage.Storage { return &decider{Storage: memory.New(), forceful: true} },
 	"Do changes the limits":                   func() storage.Storage { return &decider{Storage: memory.New(), spoils: true} },
@@ -607,6 +608,7 @@ type teller struct {
 	locks                     bool
 	all, miscounts, aliasRead bool
 	page                      int
+	ahead                     time.Duration
 	strict, blind             bool     // about bytes that are no state
 	foreign                   sync.Map // their keys
 	listing                   sync.Mutex
@@ -649,6 +651,7 @@ func (r *teller) Read(ctx context.Context, key string) (storage.Entry, error) {
 	if r.leaseless && len(e.Leases) > 2 {
 		e.Leases = e.Leases[:2]
 	}
+	e.Time = e.Time.Add(r.ahead)
 	return e, err
 }
 
