@@ -43,6 +43,7 @@ var wrong = map[string]func() storage.Storage{
 	"forgets what it decided after 1 min":      func() storage.Storage { return &decider{Storage: memory.New(), forget: time.Minute} },
 	"Get returns the bytes it keeps":           func() storage.Storage { return &mutant{keep: newKeep(), aliasGet: true} },
 	"Set keeps the bytes it is given":          func() storage.Storage { return &mutant{keep: newKeep(), aliasSet: true} },
+	"forgets the oldest of 5000 keys":          func() storage.Storage { return &mutant{keep: newKeep(), bound: 5000} },
 	"revisions repeat after 255":               func() storage.Storage { return &revisions{most: 255} },
 	"revisions repeat after 65535":             func() storage.Storage { return &revisions{most: 65535} },
 	"revisions repeat after 2":                 func() storage.Storage { return &revisions{most: 2} },
@@ -183,7 +184,9 @@ type mutant struct {
 	lose               int
 	empty, deaf        bool
 	late               bool
+	bound              int // of the number of keys
 
+	order  []string // of the first Sets
 	times  sync.Map // of the last Set, by key
 	nows   sync.Map
 	untils sync.Map
@@ -286,6 +289,14 @@ func (m *mutant) Set(ctx context.Context, key string, s storage.State, rev stora
 		return ctx.Err()
 	}
 	err := m.keep.Set(ctx, key, s, rev)
+	if m.bound > 0 && err == nil && rev == storage.NoRevision {
+		m.mu.Lock()
+		if m.order = append(m.order, key); len(m.order) > m.bound {
+			delete(m.m, m.order[0])
+			m.order = m.order[1:]
+		}
+		m.mu.Unlock()
+	}
 	if err == storage.ErrConflict && m.accept > 0 && rand.IntN(m.accept) == 0 && (m.only == nil || m.only(rev)) {
 		_, current, _ := m.keep.Get(ctx, key)
 		err = m.keep.Set(ctx, key, s, current)

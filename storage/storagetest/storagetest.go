@@ -45,6 +45,7 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 		{"StaleSetChangesNothing", true, testStale},
 		{"NoLostUpdate", true, testNoLostUpdate},
 		{"KeysAreIndependent", true, testKeys},
+		{"ManyKeysAreKept", !closes, testManyKeys},
 		{"SimulatedTimeIsNotIdleTime", true, testSimulatedTime},
 		{"CancelledContext", true, testCancelled},
 		{"Closed", closes, testClosed},
@@ -389,6 +390,17 @@ func testKeys(t *testing.T, s storage.Storage) {
 	}
 	for i, key := range keys {
 		holds(t, s, key, state(i), "two keys that differ in any byte have two states")
+	}
+}
+
+// testManyKeys is for backends within this process, such as a cache that keeps so many keys.
+func testManyKeys(t *testing.T, s storage.Storage) {
+	const n = 10_000
+	for i := range n {
+		set(t, s, fmt.Sprint(i), state(1), storage.NoRevision)
+	}
+	for i := range n {
+		holds(t, s, fmt.Sprint(i), state(1), "a key is kept until its Until, also among many others")
 	}
 }
 
