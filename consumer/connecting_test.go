@@ -184,3 +184,28 @@ func TestLimiterEndsTheGoroutine(t *testing.T) {
 		s.inHand.Wait()
 	})
 }
+
+// A caller whose patience has ended, as at a stop, publishes still if its turn on an open line comes soon.
+func TestTurnAfterPatience(t *testing.T) {
+	for _, c := range []struct {
+		line bool
+		held time.Duration // the turn, by another caller
+		want bool
+	}{{true, time.Second, true}, {true, time.Minute, false}, {false, time.Second, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPublisher(func(context.Context) (*amqp.Connection, error) { return nil, errors.New("no broker") }, time.Second, quiet)
+			if c.line {
+				p.line = &line{done: make(chan struct{})}
+			}
+			p.turn <- struct{}{}
+			time.AfterFunc(c.held, p.release)
+			patience, end := context.WithCancel(t.Context())
+			end()
+			l, err := p.acquire(t.Context(), patience)
+			if (err == nil && l != nil) != c.want {
+				t.Errorf("%+v: acquire = %v", c, err)
+			}
+			time.Sleep(time.Hour)
+		})
+	}
+}

@@ -228,14 +228,10 @@ func (p *publisher) declare(ctx context.Context, f func(*amqp.Channel) error) er
 	return f(l.declare)
 }
 
-// acquire waits for the caller's turn and returns a line that is up. release ends the turn. It gives up when ctx or patience ends.
+// acquire waits for the caller's turn and returns a line that is up. release ends the turn.
 func (p *publisher) acquire(ctx, patience context.Context) (*line, error) {
-	select {
-	case p.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-patience.Done():
-		return nil, fmt.Errorf("waiting for a connection: %w", patience.Err())
+	if err := p.await(ctx, patience); err != nil {
+		return nil, err
 	}
 	if l := p.up(); l != nil {
 		return l, nil
@@ -252,6 +248,28 @@ func (p *publisher) acquire(ctx, patience context.Context) (*line, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// await waits for the caller's turn. Once patience has ended, it waits only for callers that have a line and soon return.
+func (p *publisher) await(ctx, patience context.Context) error {
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-patience.Done():
+	}
+	if p.up() == nil {
+		return fmt.Errorf("waiting for a connection: %w", patience.Err())
+	}
+	soon, end := context.WithTimeout(ctx, closeTimeout)
+	defer end()
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	case <-soon.Done():
+		return fmt.Errorf("waiting to publish: %w", patience.Err())
+	}
 }
 
 // both returns a context that ends with either of two.
