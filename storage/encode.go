@@ -3,6 +3,7 @@ package storage
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/drip-go/drip/decision"
 )
@@ -76,9 +77,12 @@ func isWindow(w *decision.Window) bool {
 }
 
 // Encode returns the state of an entity and its leases as bytes. The zero State without leases is no bytes at all.
-func Encode(s *decision.State, leases []Held) []byte {
+func Encode(s *decision.State, leases []Held) []byte { return AppendEncode(nil, s, leases) }
+
+// AppendEncode appends the result of Encode to b.
+func AppendEncode(b []byte, s *decision.State, leases []Held) []byte {
 	if s.Tokens == 0 && len(leases) == 0 {
-		return nil
+		return b
 	}
 	var units, classes []byte
 	for i := range s.Calendars {
@@ -86,7 +90,7 @@ func Encode(s *decision.State, leases []Held) []byte {
 		units, classes = c.Units.Bytes(), c.Classes.Bytes()
 	}
 	numbers := 1 + numScalars + numCounts + numOfLine*len(s.Lines) + numOfPin*len(s.Pins) + numOfFlow*len(s.Flows) + numOfCalendar*len(s.Calendars) + 2*len(leases)
-	b := make([]byte, 0, 8*numbers+len(units)+len(classes))
+	b = slices.Grow(b, 8*numbers+len(units)+len(classes))
 	put := func(n int64) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }
 	putAll := func(of []*int64) {
 		for _, n := range of {

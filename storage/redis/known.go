@@ -66,7 +66,7 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 			others = append(others, c)
 			continue
 		}
-		s.apply(c, parts, now)
+		t.apply(c, parts, now)
 		t.known = append(t.known, c)
 		for _, p := range parts {
 			until = min(until, p.limits.Holds(&p.record.state, &c.Op, now))
@@ -99,22 +99,22 @@ func (p *part) known(now int64) bool {
 }
 
 // apply decides a call about known entities.
-func (s *Storage) apply(c *batch.Call, parts []*part, now int64) {
+func (t *turn) apply(c *batch.Call, parts []*part, now int64) {
 	at, own := c.Op.Now, parts[0]
 	if at == decision.OwnClock {
 		at = now
 	}
 	own.limits = &c.Limits
-	shared := make([]decision.Shared, len(c.Within))
-	plain := make([]int64, len(parts))
+	shared, plain := t.buffers.shared[:0], t.buffers.plain[:0]
 	for i, p := range parts {
-		plain[i] = p.record.state.Plain
+		plain = append(plain, p.record.state.Plain)
 		if i > 0 {
 			w := &c.Within[i-1]
 			p.limits = w.Limits
-			shared[i-1] = w.In(&p.record.state, p.record.leases)
+			shared = append(shared, w.In(&p.record.state, p.record.leases))
 		}
 	}
+	t.buffers.shared, t.buffers.plain = shared, plain
 	c.Answer, c.Err = decision.Answer{}, nil
 	c.Limits.ApplyWithin(&own.record.state, own.record.leases, shared, &c.Op, at, &c.Answer)
 	for i, p := range parts {
@@ -138,7 +138,7 @@ func (s *Storage) pack(t *turn, now, until int64) bool {
 	for _, p := range t.stored {
 		before := p.record.revision
 		p.record.revision = max(1000*now, before+1)
-		value, keep, ok := s.value(p, now)
+		value, keep, ok := s.value(p, now, t.buffers)
 		if !ok {
 			p.record.refused()
 			return false
@@ -151,8 +151,8 @@ func (s *Storage) pack(t *turn, now, until int64) bool {
 	return true
 }
 
-// value returns the value of a known entity, and its time to live.
-func (s *Storage) value(p *part, now int64) (value []byte, keep int64, ok bool) {
+// value returns the value of a known entity, in a buffer, and its time to live.
+func (s *Storage) value(p *part, now int64, b *buffers) (value []byte, keep int64, ok bool) {
 	e := p.record.entity
 	held := e.leases.All()
 	if e.state.Tokens == 0 || len(held) > mostKnown {
@@ -172,6 +172,11 @@ func (s *Storage) value(p *part, now int64) (value []byte, keep int64, ok bool) 
 	keep = timeToLive(keep)
 	e.expires = now + keep
 	first, last := ends(held)
-	value, ok = appendEncoded(appendNumbers(nil, layout, e.revision, e.state.Now, until, e.ran, 0, first, last), storage.Encode(&e.state, held))
-	return value, keep, ok
+	b.encoded = storage.AppendEncode(b.encoded[:0], &e.state, held)
+	all, ok := appendEncoded(appendNumbers(b.values, layout, e.revision, e.state.Now, until, e.ran, 0, first, last), b.encoded)
+	if !ok {
+		return nil, 0, false
+	}
+	value, b.values = all[len(b.values):], all
+	return value, keep, true
 }

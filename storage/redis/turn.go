@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -15,8 +16,9 @@ import (
 // turn is a batch.Turn on its way.
 type turn struct {
 	*batch.Turn
-	parts map[string]*part // nil if this process remembers nothing
-	room  []*part          // of the results of partsOf
+	parts   map[string]*part // nil if this process remembers nothing
+	room    []*part          // of the results of partsOf
+	buffers *buffers         // of the batch
 
 	known  []*batch.Call // decided here
 	stored []*part       // by a swap, in the order of its keys
@@ -43,12 +45,24 @@ type call struct {
 	about []*batch.Call
 }
 
+// buffers are used again by other batches: each call would leave a kilobyte to the garbage collector.
+type buffers struct {
+	values  []byte // of the entities in a swap, one after the other
+	encoded []byte
+	shared  []decision.Shared
+	plain   []int64
+}
+
+var unused = sync.Pool{New: func() any { return new(buffers) }}
+
 // decide decides the calls of a batch in one pipeline, and the refused ones in a second pipeline.
 func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
-	s := l.storage
+	s, b := l.storage, unused.Get().(*buffers)
+	defer unused.Put(b)
+	b.values = b.values[:0]
 	turns := make([]*turn, len(waiting))
 	for i, w := range waiting {
-		t := &turn{Turn: w}
+		t := &turn{Turn: w, buffers: b}
 		turns[i] = t
 		others := w.Calls
 		if l.clock != nil {
