@@ -623,6 +623,40 @@ func TestUnitsWithoutCosts(t *testing.T) {
 	}
 }
 
+// An entity with a flood of urgent messages gets its fair share. The urgent messages of the others, which are below theirs, do not wait
+// for the flood.
+func TestUrgentFlood(t *testing.T) {
+	for _, c := range []struct{ limit, entities, flood int }{{20, 9, 3000}, {20, 20, 2500}, {50, 4, 3500}, {5, 6, 800}} {
+		share := float64(c.limit) / float64(c.entities)
+		s := SharedScenario{
+			Entities: entities(c.entities), Operation: Fixed(200 * time.Millisecond),
+			Options: drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": {Size: c.limit}}},
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, append([]int{c.flood}, times(c.entities-1, 70)...)...)
+				for i := range m {
+					m[i].Urgent = m[i].Entity == 0
+				}
+				for i := 1; i < c.entities; i++ {
+					m = append(m, trickle(r, i, share/3, 5*time.Second, time.Minute, SharedMessage{Urgent: true, Watched: true})...)
+				}
+				return m
+			},
+		}
+		for seed := range uint64(2) {
+			got, err := RunShared(s, seed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			most := time.Duration(2/share*float64(time.Second)) + 2*time.Second
+			t.Logf("%d a second, %d entities, seed %d: the others' urgent messages wait %v, 99 %% at most %v; want %v", c.limit, c.entities, seed,
+				got.Watched.P50, got.Watched.P99, most)
+			if got.Watched.P99 > most {
+				t.Errorf("%d a second, %d entities, seed %d: 1 %% of the others' urgent messages wait %v; want at most %v", c.limit, c.entities, seed, got.Watched.P99, most)
+			}
+		}
+	}
+}
+
 // Urgent messages pass a backlog that waits for the entity's tokens. If they alone are more than the tokens can do, they do not starve it.
 func TestUrgentForTokens(t *testing.T) {
 	for _, c := range []struct {
