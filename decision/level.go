@@ -152,7 +152,7 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 				if w.counts(&old) {
 					line.resize(s, &w, t)
 				} else {
-					from := t
+					from, used := t, old.Size+line.Over-line.Left
 					if part == steps { // since the level is over
 						from = max(s.Now, min(v.end(), t))
 					}
@@ -162,6 +162,7 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 						line.Left -= w.Rate
 					}
 					line.Left = w.gain(s, line.Left, from, t)
+					line.carry(&w, s, used, t)
 				}
 				line.Window, line.Left, line.Promised = w, min(line.Left, w.Size), min(line.Promised, w.Size)
 				line.clip(&w, s.LastID)

@@ -171,6 +171,27 @@ func TestLevelOfARateAboveSize(t *testing.T) {
 	}
 }
 
+// A level that falls and rises within an interval brings no more than the window's Size, also if its part is less than one call.
+func TestLevelToAndFro(t *testing.T) {
+	e, ran := newEntity(t, decision.Window{Size: 5, Rate: 5, Interval: 60_000}), 0
+	levels := []int64{decision.Whole, 500, 5000} // 5 %: one call in four minutes
+	waiting := make([]decision.Ticket, 15)
+	for i := range int64(6) {
+		now := i * 10_001
+		e.do(now, decision.Op{Kind: decision.Announce, For: 3_600_000, Level: levels[i%3]})
+		var denied []decision.Ticket
+		for _, ticket := range waiting {
+			if a := e.do(now, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Ticket: ticket}); a.Delay > 0 {
+				denied = append(denied, a.Ticket)
+			}
+		}
+		ran, waiting = ran+len(waiting)-len(denied), denied
+	}
+	if ran > 5 {
+		t.Errorf("%d calls ran in a minute of 5", ran)
+	}
+}
+
 // An hour after a refusal a level is whole again, also beside a window of days.
 func TestLevelBesideDays(t *testing.T) {
 	const hour, day = 3_600_000, 86_400_000

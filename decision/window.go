@@ -224,9 +224,10 @@ func (l *Limits) adopt(s *State, now int64) {
 				line.Window, line.Spare, line.Taken, line.Promised = Window{Unit: line.Window.Unit}, 0, now, line.Left
 			}
 		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
-			left := min(line.Left, w.Size)
+			left, used := min(line.Left, w.Size), line.Window.Size+line.Over-line.Left
 			if w.counts(&line.Window) {
 				line.resize(s, w, now)
+				used = 0
 			} else if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
 				turns := w.begun(&line.Window, s, now)
 				line.Left = left
@@ -239,6 +240,7 @@ func (l *Limits) adopt(s *State, now int64) {
 			} else {
 				line.Left = w.either(s, &line.Window, left, now)
 			}
+			line.carry(w, s, used, now)
 		}
 	}
 	for i := range l.Windows {
@@ -323,6 +325,13 @@ func (line *Line) resize(s *State, w *Window, now int64) {
 	}
 	if line.Over > 0 {
 		line.keep(s)
+	}
+}
+
+// carry keeps in Over the use of this interval that a smaller Size does not show: resize may make it larger again in the same interval.
+func (line *Line) carry(w *Window, s *State, used, now int64) {
+	if w.interval(now) == w.interval(s.Now) {
+		line.Over = max(line.Over, used-w.Size+min(line.Left, w.Size))
 	}
 }
 
