@@ -225,7 +225,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	v.at, v.bound = now, BoundNone
 	v.pace = l.pace(s)
-	v.again = max(l.space(v.pace), l.again(v.pace))
+	v.again = max(l.space(s, v.pace), l.again(v.pace))
 	if s.Closed > now {
 		v.at, v.bound = s.Closed, BoundClosed
 	}
@@ -305,7 +305,7 @@ func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
 		}
 	}
 	if s.Slot > now && !op.Urgent {
-		v.slot = max(v.slot, s.Slot+l.space(v.pace)/1000)
+		v.slot = max(v.slot, s.Slot+l.space(s, v.pace)/1000)
 	}
 	if v.slot > v.at {
 		v.spare = v.at == now && (s.LastID == 0 || l.spare(s, op, now)) // if it is 0, no ticket comes back
@@ -392,6 +392,9 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 		}
 		n := max(1, number-s.Head/16)
 		slot = max(slot, now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
+		if op.Kind == GetDelay { // it has no number when it asks again
+			slot = max(slot, now+l.mean(s))
+		}
 	}
 	if !v.fresh && t.Slot > now {
 		slot = max(slot, t.Slot)
@@ -419,7 +422,9 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 		t.Again = 2
 	}
 	if !v.back || t.Number == 0 && (v.fresh || v.at > now && v.refund == 0) {
-		s.Next++
+		if op.Kind == Admit { // else it comes back without the number
+			s.Next++
+		}
 		t.Number = s.Next
 		if v.back && !v.fresh { // it has no slot in the line; newcomers come after it
 			l.promise(s, s.Slot, op, false)
@@ -491,9 +496,9 @@ func (l *Limits) unbook(s *State, t *Ticket) {
 	}
 }
 
-// weight returns the expected cost of an operation.
+// weight returns the expected cost of an operation, rounded.
 func (line *Line) weight(cost int64) int64 {
-	return max(min(1, cost), cost-cost*max(0, line.Saved)/4096)
+	return max(min(1, cost), cost-(cost*max(0, line.Saved)+2048)/4096)
 }
 
 // returns returns how much the operations in flight will probably give back to a window.
@@ -539,9 +544,9 @@ const spread = 10_000
 
 // space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token. A
 // window that is longer than spread counts as that long: its slots need not fill hours.
-func (l *Limits) space(pace int64) int64 {
+func (l *Limits) space(s *State, pace int64) int64 {
 	for i := range l.Windows {
-		if w := &l.Windows[i]; pace <= min(w.Interval, spread)*500/w.Rate {
+		if w := &l.Windows[i]; pace <= min(w.Interval, spread)*500/max(w.Rate, s.Lines[i].Promised) {
 			return 2 * pace
 		}
 	}

@@ -121,12 +121,14 @@ func (l *Limits) yields(s *State, op *Op, now int64) int64 {
 	return 0
 }
 
-// passing returns how much of an interval an operation that is back leaves to urgent ones. Once it was denied it keeps half.
+// passing returns how much of an interval an operation that is back leaves to urgent ones. Once it was denied it keeps half, or its
+// cost.
 func (s *State) passing(w *Window, op *Op, back bool) int64 {
 	if !back || op.Urgent {
 		return 0
 	}
-	return min(s.urgent(w.Unit), w.Rate-min(1, op.Ticket.Again)*(w.Rate+1)/2)
+	rate := min(w.Rate, w.Size)
+	return min(s.urgent(w.Unit), max(0, rate-min(1, op.Ticket.Again)*max((rate+1)/2, op.Cost[w.Unit])))
 }
 
 // inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for

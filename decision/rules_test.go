@@ -428,29 +428,31 @@ func TestShortOperations(t *testing.T) {
 	}
 }
 
-// Urgent operations that use all of a window leave half of it to the operations that waited before.
+// Urgent operations that use all of a window leave half of it, or its cost, to an operation that waited before.
 func TestUrgentStarveNobody(t *testing.T) {
-	e := newEntity(t, perSecond(10, 10))
-	e.settle(0, e.runs(0, 10, newcomer), 10)
-	a := e.admit(0, 1, newcomer)
-	var urgent []decision.Ticket
-	for now := int64(0); a.Delay > 0; now += 1000 {
-		if now > 10_000 {
-			t.Fatal("after ten seconds it still waits")
-		}
-		for len(urgent) < 20 {
-			urgent = append(urgent, newcomer)
-		}
-		if a.Ticket.Slot <= begin+now {
-			a = e.admit(now, 1, a.Ticket)
-		}
-		waiting := urgent[:0]
-		for _, ticket := range urgent {
-			if u := e.do(now, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Urgent: true, Ticket: ticket}); u.Delay > 0 {
-				waiting = append(waiting, u.Ticket)
+	for _, c := range []struct{ size, rate, cost int64 }{{10, 10, 1}, {10, 10, 6}, {10, 10, 10}, {3, 8, 1}, {5, 100, 5}, {1, 2, 1}, {20, 10, 8}} {
+		e := newEntity(t, perSecond(c.size, c.rate))
+		e.settle(0, e.runs(0, c.size, newcomer), c.size)
+		a := e.admit(0, c.cost, newcomer)
+		var urgent []decision.Ticket
+		for now := int64(0); a.Delay > 0; now += 1000 {
+			if now > 10_000 {
+				t.Fatalf("%+v: after ten seconds it still waits", c)
 			}
+			for int64(len(urgent)) < 2*c.size {
+				urgent = append(urgent, newcomer)
+			}
+			if a.Ticket.Slot <= begin+now {
+				a = e.admit(now, c.cost, a.Ticket)
+			}
+			waiting := urgent[:0]
+			for _, ticket := range urgent {
+				if u := e.do(now, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Urgent: true, Ticket: ticket}); u.Delay > 0 {
+					waiting = append(waiting, u.Ticket)
+				}
+			}
+			urgent = waiting
 		}
-		urgent = waiting
 	}
 }
 
@@ -703,6 +705,37 @@ func TestChangeOfASize(t *testing.T) {
 			}
 			e.do(day, decision.Op{Kind: decision.Pause, For: 1})
 			e.left(c.next)
+		})
+	}
+}
+
+// A window that changes to and fro within an interval brings no more than its largest Size, also if it gathers for a time or has another
+// Interval.
+func TestChangesToAndFro(t *testing.T) {
+	window := func(size, rate, interval int64) decision.Window {
+		return decision.Window{Size: size, Rate: rate, Interval: interval}
+	}
+	for name, cycle := range map[string][]decision.Window{
+		"gathers":                    {window(3, 2, 60_000), window(1, 2, 60_000), window(2, 2, 60_000)},
+		"has a shorter interval":     {window(3, 3, 1000), window(1, 1, 60_000), window(2, 2, 60_000)},
+		"gathers at a lower rate":    {window(9, 2, 60_000), window(4, 1, 60_000), window(1, 1, 60_000), window(7, 7, 60_000)},
+		"gathers over two intervals": {window(4, 4, 1000), window(5, 1, 60_000), window(1, 1, 1000), window(4, 4, 1000)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, ran, most := newEntity(t, cycle[0]), int64(0), int64(0)
+			for range 5 {
+				for _, w := range cycle {
+					most = max(most, w.Size)
+					e.l.Windows = []decision.Window{w}
+					e.ready()
+					for e.do(0, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}).Delay == 0 {
+						ran++
+					}
+				}
+			}
+			if ran > most {
+				t.Errorf("%d ran at one instant; want at most %d", ran, most)
+			}
 		})
 	}
 }

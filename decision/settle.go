@@ -96,29 +96,15 @@ func (l *Limits) charge(s *State, op *Op, now int64) {
 				line.Estimated -= line.Estimated / most
 			}
 			line.Estimated += estimate
-			before, over, part := line.Saved, int64(mostOver*4096), estimate*4096/line.Estimated // no division of a negative number
+			over, part := int64(mostOver*4096), estimate*4096/line.Estimated // no division of a negative number
 			saved := over + 4096 - min(estimate-back, mostOver*estimate)*64/estimate*64
-			line.Saved += saved*part/4096 - (before+over)*part/4096
-			if s.Ended <= few && back > 0 {
-				s.rebook(w, line, before, estimate)
-			}
+			line.Saved += saved*part/4096 - (line.Saved+over)*part/4096
 		}
 		line.Left = max(line.Left+back, -bound)
 		line.Promised = min(w.Size, max(line.Promised+back, -bound))
 	}
 	first := l.Windows[0].Unit
 	s.used(op.Cost[first] - op.Lease.Cost[first])
-}
-
-// rebook corrects what the tickets so far have booked by the first measured costs. before is Saved as it was then. A
-// ticket books one unit at least, also while operations cost nothing: least is that part of the estimate.
-func (s *State) rebook(w *Window, line *Line, before, estimate int64) {
-	left := w.gain(s, min(w.Size, line.Left), s.Now, max(s.Now, s.Slot))
-	least := max(1, 4096/estimate)
-	line.Promised = left - min(max(0, left-line.Promised), MostUnits/mostOver)*max(least, 4096-line.Saved)/max(least, 4096-before)
-	for i := range s.Calendars { // grains have room again
-		s.Calendars[i].Front = 0
-	}
 }
 
 // drop leaves a window that gathers capacity nothing but the gain of an interval that begins when it opens.

@@ -131,10 +131,10 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.behind = served < c.Head*tick
 	x.below = x.behind || served < (c.Head+1)*tick && (s.AgainUS <= now*1000 || x.rate < x.grain) || l.FirstCome == 1
 	if x.rate < x.grain { // tokens are short
-		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
+		rest := (end - now) * 1024 / c.Grain // of this grain: so much of the rate and of the due units is still to come
 		// Due operations do not use a second free token, or one that is free for two paces: they come late, or not at all.
 		idle := x.free > 1 || x.free > 0 && now-s.LastID/1024 > l.pace(s)/500
-		room := idle || min(x.free, mostBooked)*x.units+rest >= due+x.units
+		room := idle || min(x.free, mostBooked)*x.units+x.rate*rest/1024 >= due*rest/1024+x.units
 		x.room, x.spare = x.room && room, x.spare && room
 	}
 	x.spare = x.spare && !x.room && (!back || !x.below)

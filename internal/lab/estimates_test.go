@@ -110,6 +110,31 @@ func TestLowEstimates(t *testing.T) {
 	}
 }
 
+// Slots follow the average cost also where it is a few units, and estimates are a little higher.
+func TestEstimatesOfFewUnits(t *testing.T) {
+	for _, c := range []struct {
+		estimate, least, others int // one in so many operations costs the estimate, the others the least
+		size                    int
+		interval                time.Duration
+	}{{2, 1, 20, 10, time.Second}, {3, 2, 10, 10, time.Second}, {5, 2, 30, 10, time.Second}} {
+		report := mustRun(t, Scenario{
+			Name: fmt.Sprintf("%+v", c), Arrivals: Burst(300, 0), Operation: Fixed(50 * time.Millisecond), Late: Uniform(0, 20*time.Millisecond),
+			Options: drip.Options{Size: c.size, RefreshRate: 1, RefreshInterval: c.interval, Concurrency: plenty},
+			Costs: func(r *rand.Rand) (int, int) {
+				if r.IntN(c.others) == 0 {
+					return c.estimate, c.estimate
+				}
+				return c.estimate, c.least
+			},
+		}, 1, Admit)
+		got, best := report.Results[0], report.Results[1]
+		t.Logf("%+v: %v, at best %v, and %.1f postponements", c, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+		if got.Done != got.Messages || got.Makespan > best.Makespan*6/5 {
+			t.Errorf("%+v: %d of %d messages ran in %v; want at most %v", c, got.Done, got.Messages, got.Makespan, best.Makespan*6/5)
+		}
+	}
+}
+
 // A long window gets back what operations leave. So a backlog for which it has room does not wait for its refresh, although
 // estimates would last for hours or days. The operations outlast the interval of a second, which gets little back. In half of the
 // runs no cost is known at first.

@@ -79,6 +79,57 @@ func TestBurstForFewTokens(t *testing.T) {
 	}
 }
 
+// Callers of GetDelay wait for tokens beside tickets. They have no place in the line, and leave no tokens idle.
+func TestGetDelayBesideTickets(t *testing.T) {
+	for _, c := range []struct {
+		tokens      int
+		took, guess time.Duration
+		plain       float64 // the part of the callers
+		most        float64 // times the best
+	}{
+		{1, time.Second, 10 * time.Millisecond, 0.5, 1.2},
+		{1, 5 * time.Second, 10 * time.Millisecond, 0.5, 1.2},
+		{1, 20 * time.Second, 500 * time.Millisecond, 0.5, 1.2},
+		{1, 20 * time.Second, 10 * time.Millisecond, 0.5, 1.2},
+		{5, 20 * time.Second, 50 * time.Millisecond, 0.5, 1.2},
+		{5, 20 * time.Second, 500 * time.Millisecond, 0.95, 1.85},
+		{5, 20 * time.Second, 10 * time.Millisecond, 0.95, 1.85},
+	} {
+		report := mustRun(t, Scenario{
+			Name: fmt.Sprintf("%+v", c), Arrivals: Burst(100*c.tokens, 0), Operation: Fixed(c.took), Plain: c.plain,
+			Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: c.tokens, WaitForToken: c.guess, Lease: time.Hour},
+		}, 1, Admit)
+		got, best := report.Results[0], report.Results[1]
+		times := got.Makespan.Seconds() / best.Makespan.Seconds()
+		t.Logf("%+v: %v, %.2f of the best; %.1f postponements, at most %d", c, got.Makespan, times, got.Redeliveries.Mean, got.Redeliveries.Max)
+		if got.Done != got.Messages || times > c.most {
+			t.Errorf("%+v: %d of %d messages ran in %.2f of the best time; want at most %.2f", c, got.Done, got.Messages, times, c.most)
+		}
+	}
+}
+
+// A window has gathered capacity for all, and only tokens are short. It does not matter how little the window brings.
+func TestBurstOfGatheredCapacity(t *testing.T) {
+	for _, c := range []struct {
+		size, rate, tokens, messages int
+		interval, took               time.Duration
+	}{
+		{600, 1, 1, 400, 10 * time.Second, 300 * time.Millisecond},
+		{5000, 3, 20, 300, time.Second, 2 * time.Second},
+		{5000, 1, 5, 600, 5 * time.Second, 2 * time.Second},
+	} {
+		report := mustRun(t, Scenario{
+			Name: fmt.Sprintf("%+v", c), Arrivals: Burst(c.messages, 0), Operation: Fixed(c.took), Late: Uniform(0, 20*time.Millisecond),
+			Options: drip.Options{Size: c.size, RefreshRate: c.rate, RefreshInterval: c.interval, Concurrency: c.tokens, WaitForToken: 100 * time.Millisecond},
+		}, 1, Admit)
+		got, best := report.Results[0], report.Results[1]
+		t.Logf("%+v: %v, at best %v, and %.1f postponements", c, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+		if got.Done != got.Messages || got.Makespan > best.Makespan*108/100 {
+			t.Errorf("%+v: %d of %d messages ran in %v; want at most %v", c, got.Done, got.Messages, got.Makespan, best.Makespan*108/100)
+		}
+	}
+}
+
 // A window of minutes or hours has capacity for all, and only tokens are short. A burst uses them all the time: it need not last as
 // long as the window.
 func TestBurstInALongWindow(t *testing.T) {

@@ -267,6 +267,24 @@ func TestSharedTokensWithoutTickets(t *testing.T) {
 	}
 }
 
+// Callers without tickets use shared tokens: at half of their load few wait for long, and none for ever longer.
+func TestSharedTokensAtHalfLoad(t *testing.T) {
+	for _, tokens := range []int{1, 2} {
+		s := SharedScenario{
+			Options:  drip.Options{Size: 1e6, RefreshRate: 1e6, Concurrency: plenty, Shared: map[string]drip.Limit{"app": {Concurrency: tokens}}},
+			Entities: entities(1), Operation: Fixed(500 * time.Millisecond), LostTickets: 1,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				return trickle(r, 0, float64(tokens), 0, 1000*time.Second, SharedMessage{Watched: true})
+			},
+		}
+		got := mustRunShared(t, s, 1)
+		t.Logf("%d tokens: waits %v, at best %v", tokens, got.Watched, got.FluidWatched)
+		if got.Done < got.Messages || got.Watched.P50 > 2*time.Second || got.Watched.P99 > 20*time.Second {
+			t.Errorf("%d tokens: %d of %d messages, waits %v, at best %v", tokens, got.Done, got.Messages, got.Watched, got.FluidWatched)
+		}
+	}
+}
+
 // sharedTokens returns a load on 1 to 100 tokens that 2 to 50 entities share, in a third of the cases with a rate.
 func sharedTokens(seed uint64) SharedScenario {
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -479,6 +497,38 @@ func TestLargeSharedCosts(t *testing.T) {
 				t.Errorf("%d over, want at most %.1f and %.2f", r.over, c.mean, c.makespan)
 			}
 		}
+	}
+}
+
+// Below the limit large messages seldom wait long for the capacity that gathers, or let small ones wait.
+func TestLargeSharedCostsBelowTheLimit(t *testing.T) {
+	const loads = 40
+	var waits time.Duration
+	for seed := range uint64(loads) {
+		r := rand.New(rand.NewPCG(seed, 13))
+		rate := 3 + r.IntN(40)
+		large, n, part, load := rate*(2+r.IntN(7)), 1+r.IntN(10), r.Float64(), 0.5+0.3*r.Float64()
+		average := part*float64(large) + 1 - part
+		got := mustRunShared(t, SharedScenario{
+			Options:  drip.Options{Size: 1e6, RefreshRate: 1e6, Concurrency: plenty, Shared: map[string]drip.Limit{"app": {Size: 12 * rate, RefreshRate: rate}}},
+			Entities: entities(n), Operation: Fixed(100 * time.Millisecond),
+			Messages: func(r *rand.Rand) (m []SharedMessage) {
+				for i := range n {
+					m = append(m, trickle(r, i, load*float64(rate)/average/float64(n), 0, 200*time.Second, SharedMessage{})...)
+				}
+				for i := range m {
+					if r.Float64() < part {
+						m[i].Cost = large
+					}
+				}
+				return m
+			},
+		}, seed)
+		waits += got.Wait.P99
+	}
+	t.Logf("99 %% wait at most %v on average", waits/loads)
+	if waits/loads > 8500*time.Millisecond {
+		t.Errorf("1 %% wait %v or longer on average", waits/loads)
 	}
 }
 

@@ -324,6 +324,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         local w = l_Windows[i2]
         if line2.Window_Size > 0 and w.Unit == line2.Window_Unit then
           local left = line2.Left < w.Size and line2.Left or w.Size
+          local used = line2.Window_Size + line2.Over - line2.Left
           if w.Size ~= line2.Window_Size and w.Size <= w.Rate and line2.Window_Size <= line2.Window_Rate and w.Series == line2.Window_Series and (w.Series ~= 0 or w.Interval == line2.Window_Interval and w.Offset == line2.Window_Offset) then
             do
               local old_Size, old_Rate, old_Interval, old_Offset = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset
@@ -447,6 +448,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
             end
+            used = 0
           elseif w.Series ~= 0 and w.Series == line2.Window_Series then
             local begun = 0
             do
@@ -596,7 +598,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                     if x4 > max4 then max4 = x4 end
                     local x5 = line2.Estimated
                     local cost = (x5 - x5 % max4) / max4
-                    local x6 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                    local x6 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                     local max5 = 1 < cost and 1 or cost
                     local x7 = cost - (x6 - x6 % 4096) / 4096
                     if x7 > max5 then max5 = x7 end
@@ -933,6 +935,16 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               either = left > gain and left or gain
             end
             line2.Left = either
+          end
+          do
+            local t = now - w.Offset
+            local by2 = w.Interval
+            local t2 = s_Now - w.Offset
+            local by3 = w.Interval
+            if (t - t % by2) / by2 == (t2 - t2 % by3) / by3 then
+              local x2 = used - w.Size + (line2.Left < w.Size and line2.Left or w.Size)
+              if x2 > line2.Over then line2.Over = x2 end
+            end
           end
         end
       end
@@ -1607,6 +1619,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                   end
                 else
                   local from2 = now
+                  local used = at2_Size + line2.Over - line2.Left
                   if part2 == 200 then
                     local end3 = 0
                     do
@@ -1707,6 +1720,14 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                     end
                   end
                   line2.Left = gain2
+                  do
+                    local t3 = now - at3_Offset
+                    local t4 = s_Now - at3_Offset
+                    if (t3 - t3 % at3_Interval) / at3_Interval == (t4 - t4 % at3_Interval) / at3_Interval then
+                      local x3 = used - at3_Size + (line2.Left < at3_Size and line2.Left or at3_Size)
+                      if x3 > line2.Over then line2.Over = x3 end
+                    end
+                  end
                 end
                 line2.Window_Size = at3_Size
                 line2.Window_Rate = at3_Rate
@@ -2154,7 +2175,7 @@ function Shared_advance(x, now)
                   if x5 > max4 then max4 = x5 end
                   local x6 = line2.Estimated
                   local cost = (x6 - x6 % max4) / max4
-                  local x7 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                  local x7 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                   local max5 = 1 < cost and 1 or cost
                   local x8 = cost - (x7 - x7 % 4096) / 4096
                   if x8 > max5 then max5 = x8 end
@@ -2327,7 +2348,7 @@ function Shared_advance(x, now)
             if is5 then
               local spanUS = 0
               do
-                local x5 = usual * (0 > line2.Saved and 0 or line2.Saved)
+                local x5 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
                 local max3 = 1 < usual and 1 or usual
                 local x6 = usual - (x5 - x5 % 4096) / 4096
                 if x6 > max3 then max3 = x6 end
@@ -2861,6 +2882,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
           if not back or op_Urgent then
             passing2 = 0
           else
+            local rate = w.Rate < w.Size and w.Rate or w.Size
             local urgent = 0
             do
               local unit = w.Unit
@@ -2877,11 +2899,15 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
                 urgent = 0
               end
             end
-            local x2 = (1 < op_Ticket_Again and 1 or op_Ticket_Again) * (w.Rate + 1)
-            local min2 = urgent
-            local x3 = w.Rate - (x2 - x2 % 2) / 2
-            if x3 < min2 then min2 = x3 end
-            passing2 = min2
+            local x2 = rate + 1
+            local i4 = w.Unit
+            local max2 = (x2 - x2 % 2) / 2
+            local x3 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+            if x3 > max2 then max2 = x3 end
+            local max3 = 0
+            local x4 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max2
+            if x4 > max3 then max3 = x4 end
+            passing2 = urgent < max3 and urgent or max3
           end
         end
         local i4 = w.Unit
@@ -2951,7 +2977,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
         if refund2 < room then
           local spanUS = 0
           do
-            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
             local max2 = 1 < cost and 1 or cost
             local x3 = cost - (x2 - x2 % 4096) / 4096
             if x3 > max2 then max2 = x3 end
@@ -3087,32 +3113,37 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
   if x.rate < x.grain then
     local x2 = (end2 - now) * 1024
     local y = c2.Grain
-    local x3 = x.rate * ((x2 - x2 % y) / y)
-    local rest2 = (x3 - x3 % 1024) / 1024
+    local rest2 = (x2 - x2 % y) / y
     local is3 = x.free > 1
     if not is3 then
       local is2 = x.free > 0
       if is2 then
-        local x4 = x.State_LastID
+        local x3 = x.State_LastID
         local pace2 = 0
         do
-          local x5 = x.Limits_Guess
-          local max2 = (x5 - x5 % 8) / 8
+          local x4 = x.Limits_Guess
+          local max2 = (x4 - x4 % 8) / 8
           if 200 > max2 then max2 = 200 end
           local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-          local x6 = (x.State_Held + guess) * 1000
+          local x5 = (x.State_Held + guess) * 1000
           local y2 = (x.State_Ended + 1) * x.Limits_Tokens
           local max3 = 1
-          local x7 = (x6 - x6 % y2) / y2
-          if x7 > max3 then max3 = x7 end
+          local x6 = (x5 - x5 % y2) / y2
+          if x6 > max3 then max3 = x6 end
           pace2 = max3
         end
-        is2 = now - (x4 - x4 % 1024) / 1024 > (pace2 - pace2 % 500) / 500
+        is2 = now - (x3 - x3 % 1024) / 1024 > (pace2 - pace2 % 500) / 500
       end
       is3 = is2
     end
     local idle = is3
-    local room = idle or (x.free < 16777215 and x.free or 16777215) * x.units + rest2 >= due + x.units
+    local is4 = idle
+    if not is4 then
+      local x4 = x.rate * rest2
+      local x5 = due * rest2
+      is4 = (x.free < 16777215 and x.free or 16777215) * x.units + (x4 - x4 % 1024) / 1024 >= (x5 - x5 % 1024) / 1024 + x.units
+    end
+    local room = is4
     x.room, x.spare = x.room and room, x.spare and room
   end
   x.spare = x.spare and not x.room and (not back or not x.below)
@@ -4334,6 +4365,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                             if not back or op_Urgent then
                               passing2 = 0
                             else
+                              local rate = w.Rate < w.Size and w.Rate or w.Size
                               local urgent = 0
                               do
                                 local unit = w.Unit
@@ -4350,11 +4382,15 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                                   urgent = 0
                                 end
                               end
-                              local x5 = (1 < op_Ticket_Again and 1 or op_Ticket_Again) * (w.Rate + 1)
-                              local min2 = urgent
-                              local x6 = w.Rate - (x5 - x5 % 2) / 2
-                              if x6 < min2 then min2 = x6 end
-                              passing2 = min2
+                              local x5 = rate + 1
+                              local i3 = w.Unit
+                              local max5 = (x5 - x5 % 2) / 2
+                              local x6 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                              if x6 > max5 then max5 = x6 end
+                              local max6 = 0
+                              local x7 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max5
+                              if x7 > max6 then max6 = x7 end
+                              passing2 = urgent < max6 and urgent or max6
                             end
                           end
                           local i3 = w.Unit
@@ -4757,7 +4793,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
     do
       local i2 = w.Unit
       local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-      local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+      local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
       local max4 = 1 < cost and 1 or cost
       local x4 = cost - (x3 - x3 % 4096) / 4096
       if x4 > max4 then max4 = x4 end
@@ -4779,7 +4815,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
     do
       local i2 = w.Unit
       local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-      local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
+      local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
       local max6 = 1 < cost and 1 or cost
       local x5 = cost - (x4 - x4 % 4096) / 4096
       if x5 > max6 then max6 = x5 end
@@ -6138,7 +6174,7 @@ end
                       if x5 > max4 then max4 = x5 end
                       local x6 = line2.Estimated
                       local cost = (x6 - x6 % max4) / max4
-                      local x7 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                      local x7 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                       local max5 = 1 < cost and 1 or cost
                       local x8 = cost - (x7 - x7 % 4096) / 4096
                       if x8 > max5 then max5 = x8 end
@@ -6304,7 +6340,7 @@ end
                 if is5 then
                   local spanUS = 0
                   do
-                    local x5 = usual * (0 > line2.Saved and 0 or line2.Saved)
+                    local x5 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
                     local max3 = 1 < usual and 1 or usual
                     local x6 = usual - (x5 - x5 % 4096) / 4096
                     if x6 > max3 then max3 = x6 end
@@ -6672,7 +6708,7 @@ end
                     do
                       local w = l_Windows[i2]
                       local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                      local y = w.Rate
+                      local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
                       if v_pace <= (x2 - x2 % y) / y then
                         space = 2 * v_pace
                         done = true
@@ -6691,7 +6727,7 @@ end
                     do
                       local w = l_Windows[i2]
                       local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                      local y = w.Rate
+                      local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
                       if v_pace <= (x2 - x2 % y) / y then
                         space2 = 2 * v_pace
                         done = true
@@ -6723,6 +6759,7 @@ end
                     if not v_back or op_Urgent then
                       passing = 0
                     else
+                      local rate = w.Rate < w.Size and w.Rate or w.Size
                       local urgent = 0
                       do
                         local unit = w.Unit
@@ -6739,11 +6776,15 @@ end
                           urgent = 0
                         end
                       end
-                      local x4 = (1 < op_Ticket_Again and 1 or op_Ticket_Again) * (w.Rate + 1)
-                      local min3 = urgent
-                      local x5 = w.Rate - (x4 - x4 % 2) / 2
-                      if x5 < min3 then min3 = x5 end
-                      passing = min3
+                      local x4 = rate + 1
+                      local i4 = w.Unit
+                      local max3 = (x4 - x4 % 2) / 2
+                      local x5 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                      if x5 > max3 then max3 = x5 end
+                      local max4 = 0
+                      local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max3
+                      if x6 > max4 then max4 = x6 end
+                      passing = urgent < max4 and urgent or max4
                     end
                   end
                   local left = line2.Left - passing
@@ -6783,7 +6824,7 @@ end
                   if (at2 > s_Closed and at2 or s_Closed) > t then
                     local spanUS = 0
                     do
-                      local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                      local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                       local max3 = 1 < cost and 1 or cost
                       local x5 = cost - (x4 - x4 % 4096) / 4096
                       if x5 > max3 then max3 = x5 end
@@ -6985,7 +7026,7 @@ end
                           local room = 0
                           do
                             local left = line2.Promised
-                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max4 = 1 < cost and 1 or cost
                             local x5 = cost - (x4 - x4 % 4096) / 4096
                             if x5 > max4 then max4 = x5 end
@@ -7031,7 +7072,7 @@ end
                           do
                             local w = l_Windows[i2]
                             local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                            local y = w.Rate
+                            local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
                             if v_pace <= (x4 - x4 % y) / y then
                               space3 = 2 * v_pace
                               done = true
@@ -7067,7 +7108,7 @@ end
                                 local by3 = w.Interval
                                 local is7 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                                 if is7 then
-                                  local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                  local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                                   local max4 = 1 < cost and 1 or cost
                                   local x5 = cost - (x4 - x4 % 4096) / 4096
                                   if x5 > max4 then max4 = x5 end
@@ -7252,7 +7293,7 @@ end
                             local by3 = w.Interval
                             local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                             if is2 then
-                              local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                              local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                               local max2 = 1 < cost and 1 or cost
                               local x3 = cost - (x2 - x2 % 4096) / 4096
                               if x3 > max2 then max2 = x3 end
@@ -7261,7 +7302,7 @@ end
                             is3 = is2
                           end
                           if is3 then
-                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max3 = 1 < cost and 1 or cost
                             local x5 = cost - (x4 - x4 % 4096) / 4096
                             if x5 > max3 then max3 = x5 end
@@ -7350,7 +7391,7 @@ end
                           do
                             local i4 = w.Unit
                             local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max2 = 1 < cost and 1 or cost
                             local x3 = cost - (x2 - x2 % 4096) / 4096
                             if x3 > max2 then max2 = x3 end
@@ -7402,7 +7443,7 @@ end
                         end
                         local i4 = w.Unit
                         local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                        local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                        local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                         local max2 = 1 < cost and 1 or cost
                         local x3 = cost - (x2 - x2 % 4096) / 4096
                         if x3 > max2 then max2 = x3 end
@@ -7558,6 +7599,12 @@ end
                       local x6 = min2 * v_pace
                       local x7 = t + (x6 - x6 % 1000) / 1000
                       if x7 > slot then slot = x7 end
+                      if op_Kind == 0 then
+                        local x8 = s_Held + l_Guess
+                        local y = s_Ended + 1
+                        local x9 = t + (x8 - x8 % y) / y
+                        if x9 > slot then slot = x9 end
+                      end
                     end
                     if not v_fresh and op_Ticket_Slot > t then
                       if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
@@ -7909,7 +7956,7 @@ end
                             local w = l_Windows[i2]
                             local i3 = w.Unit
                             local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max2 = 1 < cost and 1 or cost
                             local x3 = cost - (x2 - x2 % 4096) / 4096
                             if x3 > max2 then max2 = x3 end
@@ -7939,7 +7986,9 @@ end
                           t2_Again = 2
                         end
                         if not v_back or t2_Number == 0 and (v_fresh or v_at > t and v_refund == 0) then
-                          s_Next = s_Next + 1
+                          if op_Kind == 2 then
+                            s_Next = s_Next + 1
+                          end
                           t2_Number = s_Next
                           if v_back and not v_fresh then
                             do
@@ -7999,7 +8048,7 @@ end
                                   do
                                     local i4 = w.Unit
                                     local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                                     local max2 = 1 < cost and 1 or cost
                                     local x3 = cost - (x2 - x2 % 4096) / 4096
                                     if x3 > max2 then max2 = x3 end
@@ -8051,7 +8100,7 @@ end
                                 end
                                 local i4 = w.Unit
                                 local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                                 local max2 = 1 < cost and 1 or cost
                                 local x3 = cost - (x2 - x2 % 4096) / 4096
                                 if x3 > max2 then max2 = x3 end
@@ -8121,7 +8170,7 @@ end
                                   do
                                     local i4 = w.Unit
                                     local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                                     local max2 = 1 < cost and 1 or cost
                                     local x3 = cost - (x2 - x2 % 4096) / 4096
                                     if x3 > max2 then max2 = x3 end
@@ -8173,7 +8222,7 @@ end
                                 end
                                 local i4 = w.Unit
                                 local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                                 local max2 = 1 < cost and 1 or cost
                                 local x3 = cost - (x2 - x2 % 4096) / 4096
                                 if x3 > max2 then max2 = x3 end
@@ -8621,7 +8670,6 @@ end
                     line2.Estimated = line2.Estimated - (x2 - x2 % 64) / 64
                   end
                   line2.Estimated = line2.Estimated + estimate
-                  local before3 = line2.Saved
                   local over = 65536
                   local x2 = estimate * 4096
                   local y = line2.Estimated
@@ -8632,72 +8680,8 @@ end
                   local x4 = min2 * 64
                   local saved = over + 4096 - (x4 - x4 % estimate) / estimate * 64
                   local x5 = saved * part
-                  local x6 = (before3 + over) * part
+                  local x6 = (line2.Saved + over) * part
                   line2.Saved = line2.Saved + ((x5 - x5 % 4096) / 4096 - (x6 - x6 % 4096) / 4096)
-                  if s_Ended <= 4 and back2 > 0 then
-                    do
-                      local gain = 0
-                      do
-                        local left = w.Size < line2.Left and w.Size or line2.Left
-                        local to2 = s_Now > s_Slot and s_Now or s_Slot
-                        if to2 <= s_Now then
-                          gain = left
-                        else
-                          local t2 = to2 - w.Offset
-                          local by2 = w.Interval
-                          local since = 0
-                          do
-                            if w.Size > w.Rate then
-                              local max2 = s_Now
-                              local x7 = s_Closed - 1
-                              if x7 > max2 then max2 = x7 end
-                              since = max2
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local t3 = since - w.Offset
-                          local by3 = w.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain = left
-                          else
-                            local filled = 0
-                            do
-                              local rate = w.Rate
-                              local size = w.Size
-                              local x7 = size - left
-                              if n2 > (x7 - x7 % rate) / rate then
-                                filled = size
-                              else
-                                filled = left + n2 * rate
-                              end
-                            end
-                            gain = filled
-                          end
-                        end
-                      end
-                      local left = gain
-                      local max2 = 1
-                      local x7 = (4096 - 4096 % estimate) / estimate
-                      if x7 > max2 then max2 = x7 end
-                      local least = max2
-                      local max3 = 0
-                      local x8 = left - line2.Promised
-                      if x8 > max3 then max3 = x8 end
-                      local max4 = least
-                      local x9 = 4096 - line2.Saved
-                      if x9 > max4 then max4 = x9 end
-                      local max5 = least
-                      local x10 = 4096 - before3
-                      if x10 > max5 then max5 = x10 end
-                      local x11 = (max3 < 68719476736 and max3 or 68719476736) * max4
-                      line2.Promised = left - (x11 - x11 % max5) / max5
-                      for i5 = 0, s_Calendars_n - 1 do
-                        s_Calendars[i5].Front = 0
-                      end
-                    end
-                  end
                 end
                 local max2 = line2.Left + back2
                 if -1125899906842624 > max2 then max2 = -1125899906842624 end
@@ -8860,7 +8844,7 @@ end
                       local w = l_Windows[i2]
                       local i3 = w.Unit
                       local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                      local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                      local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                       local max2 = 1 < cost and 1 or cost
                       local x3 = cost - (x2 - x2 % 4096) / 4096
                       if x3 > max2 then max2 = x3 end
@@ -8958,7 +8942,6 @@ end
                       line2.Estimated = line2.Estimated - (x3 - x3 % 64) / 64
                     end
                     line2.Estimated = line2.Estimated + estimate
-                    local before3 = line2.Saved
                     local over = 65536
                     local x3 = estimate * 4096
                     local y = line2.Estimated
@@ -8969,73 +8952,8 @@ end
                     local x5 = min2 * 64
                     local saved = over + 4096 - (x5 - x5 % estimate) / estimate * 64
                     local x6 = saved * part
-                    local x7 = (before3 + over) * part
+                    local x7 = (line2.Saved + over) * part
                     line2.Saved = line2.Saved + ((x6 - x6 % 4096) / 4096 - (x7 - x7 % 4096) / 4096)
-                    if x2.State_Ended <= 4 and back2 > 0 then
-                      do
-                        local gain = 0
-                        do
-                          local left = w.Size < line2.Left and w.Size or line2.Left
-                          local from2 = x2.State_Now
-                          local to2 = x2.State_Now > x2.State_Slot and x2.State_Now or x2.State_Slot
-                          if to2 <= from2 then
-                            gain = left
-                          else
-                            local t2 = to2 - w.Offset
-                            local by2 = w.Interval
-                            local since = 0
-                            do
-                              if w.Size > w.Rate then
-                                local max2 = from2
-                                local x8 = x2.State_Closed - 1
-                                if x8 > max2 then max2 = x8 end
-                                since = max2
-                              else
-                                since = from2
-                              end
-                            end
-                            local t3 = since - w.Offset
-                            local by3 = w.Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n2 <= 0 then
-                              gain = left
-                            else
-                              local filled = 0
-                              do
-                                local rate = w.Rate
-                                local size = w.Size
-                                local x8 = size - left
-                                if n2 > (x8 - x8 % rate) / rate then
-                                  filled = size
-                                else
-                                  filled = left + n2 * rate
-                                end
-                              end
-                              gain = filled
-                            end
-                          end
-                        end
-                        local left = gain
-                        local max2 = 1
-                        local x8 = (4096 - 4096 % estimate) / estimate
-                        if x8 > max2 then max2 = x8 end
-                        local least = max2
-                        local max3 = 0
-                        local x9 = left - line2.Promised
-                        if x9 > max3 then max3 = x9 end
-                        local max4 = least
-                        local x10 = 4096 - line2.Saved
-                        if x10 > max4 then max4 = x10 end
-                        local max5 = least
-                        local x11 = 4096 - before3
-                        if x11 > max5 then max5 = x11 end
-                        local x12 = (max3 < 68719476736 and max3 or 68719476736) * max4
-                        line2.Promised = left - (x12 - x12 % max5) / max5
-                        for i6 = 0, x2.State_Calendars_n - 1 do
-                          x2.State_Calendars[i6].Front = 0
-                        end
-                      end
-                    end
                   end
                   local max2 = line2.Left + back2
                   if -1125899906842624 > max2 then max2 = -1125899906842624 end
