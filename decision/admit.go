@@ -110,7 +110,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			l.unbook(s, &op.Ticket)
 		}
 	} else if !asks {
-		l.postpone(s, shared, op, &v, slot, now, a)
+		l.postpone(s, shared, op, &v, own, slot, now, a)
 	}
 }
 
@@ -122,7 +122,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, slot, now int6
 		rounds++
 		for i := range shared {
 			x := &shared[i]
-			at := x.place(&s.Flows[x.flow], op, v.back, slot, now)
+			at := x.place(l, &s.Flows[x.flow], op, v.back, slot, now)
 			held := at > slot && (a.Limit == 0 || x.holds(slot)) // beyond the calendar the limits before are the cause
 			if held || a.Bound == BoundNone && !x.fits {
 				a.Limit, a.Bound = int64(i)+1, x.bound
@@ -141,8 +141,8 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, slot, now int6
 	return slot
 }
 
-// postpone puts an operation on the books of all limits, and gives it a ticket.
-func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, slot, now int64, a *Answer) {
+// postpone puts an operation on the books of all limits, and gives it a ticket. Without the shared limits it would have the slot own.
+func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot, now int64, a *Answer) {
 	// An operation that its own windows deny books them again, also if a shared limit holds it for longer.
 	if denied := v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
 		l.book(s, op, v, now, a)
@@ -150,7 +150,7 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, slot, now 
 		a.Ticket = Ticket{Slot: slot, Number: v.number, Again: op.Ticket.Again, Cost: op.Cost}
 	}
 	// While a shared limit holds it for longer, the entity's others run.
-	if op.Urgent && (a.Limit == 0 || a.Delay <= min(10*l.Windows[l.Shortest].Interval, 10_000)) {
+	if op.Urgent && (a.Limit == 0 || slot-own <= min(10*l.Windows[l.Shortest].Interval, 10_000)) {
 		s.putUrgent(&a.Ticket)
 	}
 	cost := op.Cost[l.Windows[l.Shortest].Unit]
@@ -381,7 +381,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	t, slot := &op.Ticket, max(v.at, now+1)
 	if v.bound == BoundTokens && op.Urgent { // urgent tickets have turns of their own, one after the other
 		v.turn = false
-		return max(slot, now+v.overdue+min(1+s.urgent(0), bound/max(1, v.again))*v.again/1000)
+		return max(slot, now+v.overdue+min(1+s.urgentTickets(), bound/max(1, v.again))*v.again/1000)
 	}
 	if v.bound == BoundTokens && (v.back || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
@@ -432,7 +432,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	}
 	if v.fresh {
 		if !op.Urgent { // an urgent one takes the slot of another one, and that one books again
-			l.promise(s, v.slot, op, v.number > 0)
+			l.promise(s, v.slot, op, v.number > 0 && op.Ticket.Again < 2)
 		}
 		t.Again = 0
 		if v.back && a.Limit == 0 && t.Slot <= now && s.passed(now) { // else urgent operations that use all of a window starve it
@@ -471,7 +471,9 @@ func (l *Limits) promise(s *State, slot int64, op *Op, had bool) {
 		if had && line.Left >= op.Cost[w.Unit] && w.gain(s, 0, t.Slot, s.Slot) == 0 {
 			line.yield(w, t)
 		}
-		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - line.weight(op.Cost[w.Unit])
+		cost := line.weight(op.Cost[w.Unit])
+		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - cost
+		line.Largest = max(line.Largest, cost)
 	}
 	s.Slot = slot
 }

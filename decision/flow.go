@@ -13,7 +13,7 @@ type Flow struct {
 	Until      int64 // the last slot that a ticket got
 	End        int64 // the last slot in the entity's own line of operations whose first limit is this one
 	Left       int64 // the capacity that is left in the entity's shortest window at End
-	Urgent     int64 // the part of Units and Later that is urgent
+	Urgent     int64 // the part of Units and Later that is urgent; in a Flow of urgent tickets, their number
 	Fair       int64 // until when the entity has had its fair share, in ticks
 	FairUrgent int64 // the same, of urgent operations alone
 	Again      int64 // the place of the next displaced ticket, in ticks: behind the tickets that were booked early
@@ -60,7 +60,9 @@ func (s *State) putUrgent(t *Ticket) {
 	unit := int64(0)
 	for unit < Units {
 		if t.Cost[unit] > 0 {
-			s.Flows[s.flow(ofUrgent-unit)].put(t.Slot, t.Cost[unit])
+			f := &s.Flows[s.flow(ofUrgent-unit)]
+			f.put(t.Slot, t.Cost[unit])
+			f.Urgent++
 		}
 		unit++
 	}
@@ -72,6 +74,7 @@ func (s *State) takeUrgent(t *Ticket) {
 		f := &s.Flows[i]
 		if f.Key <= ofUrgent {
 			f.take(t.Slot, t.Cost[ofUrgent-f.Key])
+			f.Urgent = max(0, f.Urgent-min(1, t.Cost[ofUrgent-f.Key]))
 		}
 	}
 }
@@ -109,13 +112,24 @@ func (s *State) urgent(unit int64) int64 {
 	return 0
 }
 
+// urgentTickets returns about how many tickets of urgent calls are out.
+func (s *State) urgentTickets() int64 {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key == ofUrgent {
+			return min(f.Urgent, f.Units+f.Later)
+		}
+	}
+	return 0
+}
+
 // yields returns how many free tokens an operation leaves to urgent calls, if the last of these comes back within the time of an
 // operation. In every fourth part of the time it leaves none, so that urgent operations do not starve the others.
 func (l *Limits) yields(s *State, op *Op, now int64) int64 {
 	for i := range s.Flows {
 		f, mean := &s.Flows[i], max(1, l.mean(s))
 		if f.Key == ofUrgent && !op.Urgent && f.Until >= now && f.Until-now <= mean && max(0, now)/mean%4 > 0 {
-			return f.Units + f.Later
+			return s.urgentTickets()
 		}
 	}
 	return 0

@@ -138,7 +138,7 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if w.Size > w.Rate { // a change may cost an interval
-			every = max(every, min(w.Interval*20*steps/v.Part, risesFor*1000))
+			every = max(every, min(w.Interval*20*steps/max(part, v.Part), risesFor*1000))
 		}
 	}
 	if part > v.Part && t-v.Changed < every {

@@ -192,6 +192,30 @@ func TestLevelToAndFro(t *testing.T) {
 	}
 }
 
+// A low rate that a provider announces for a second is over soon, or when it announces a higher one.
+func TestAnnouncedForASecond(t *testing.T) {
+	for _, next := range []int64{0, 5000} {
+		e := newEntity(t, perSecond(40, 20))
+		e.settle(0, e.runs(0, 1, newcomer), 1)
+		e.do(10_000, decision.Op{Kind: decision.Announce, Level: 200, For: 1000})
+		if next > 0 {
+			e.do(20_000, decision.Op{Kind: decision.Announce, Level: next, For: 60_000})
+		}
+		ran := 0
+		for now := int64(60_000); now < 90_000; now += 1000 {
+			for range 20 {
+				if a := e.do(now, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}); a.Delay == 0 {
+					e.settle(now, a.Lease, 1)
+					ran++
+				}
+			}
+		}
+		if ran < 250 {
+			t.Errorf("next level %d: %d operations ran in 30 seconds; want half of 600, or all", next, ran)
+		}
+	}
+}
+
 // An hour after a refusal a level is whole again, also beside a window of days.
 func TestLevelBesideDays(t *testing.T) {
 	const hour, day = 3_600_000, 86_400_000

@@ -180,7 +180,7 @@ func (b *ledger) check(w int) error {
 	for i := last; i >= 0; i-- {
 		sum += b.runs[i].cost[unit]
 		if from := b.runs[i].at; b.known(w, i) {
-			if gain := b.gain(w, from, b.now); sum-gain > b.size(w, from) {
+			if gain := b.gain(w, from, b.now) + b.raised(w, from); sum-gain > b.size(w, from) {
 				return fmt.Errorf("window %d: from %d to %d ran %d units, want at most %d and a gain of %d",
 					w, from, b.now, sum, b.size(w, from), gain)
 			}
@@ -213,16 +213,20 @@ func (b *ledger) resized(w, at int) bool {
 }
 
 // raised is by how much larger a window that counts has become since a time: as much of the interval is left, although it was
-// empty then.
-func (b *ledger) raised(w int, from int64) (most int64) {
-	sum := int64(0)
+// empty then. In each interval it may be raised again.
+func (b *ledger) raised(w int, from int64) (all int64) {
+	sum, most, at := int64(0), int64(0), from
 	for i := 1; i < len(b.eras); i++ {
-		if b.eras[i].from >= from && b.resized(w, i) {
-			sum += b.eras[i].limits.Windows[w].Size - b.eras[i-1].limits.Windows[w].Size
+		if e := b.eras[i]; e.from >= from && b.resized(w, i) {
+			window := e.limits.Windows[w]
+			if begins(window, at, e.from) > 0 {
+				all, sum, most = all+most, 0, 0
+			}
+			sum, at = sum+window.Size-b.eras[i-1].limits.Windows[w].Size, e.from
 			most = max(most, sum)
 		}
 	}
-	return most
+	return all + most
 }
 
 // counted compares what ran in this interval with the size of a window that counts it. An operation that ran when the size was

@@ -42,11 +42,15 @@ func (s *State) repin(op *Op, now int64, a *Answer) (unpinned bool) {
 	return unpinned
 }
 
-// unpin forgets the pin with its Line. The Level stays, unless it is a part of raised windows.
+// unpin forgets the pin with its Line. All promises lapse, since most of them are at its rate. The Level stays, unless it is a part of raised
+// windows.
 func (s *State) unpin() {
 	if len(s.Pins) > 0 {
 		p := &s.Pins[0]
-		s.takeLine(p.Line)
+		if p.Line > 0 {
+			s.takeLine(p.Line)
+			s.lapse(min(s.Slot, s.Now))
+		}
 		if p.Limit.Raise == 1 {
 			p.Level = Level{}
 		}

@@ -2,6 +2,7 @@ package decision_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -456,6 +457,44 @@ func TestUrgentStarveNobody(t *testing.T) {
 	}
 }
 
+// Ten urgent operations for one token take ten times as long as one, whatever they cost.
+func TestUrgentTurns(t *testing.T) {
+	for _, cost := range []int64{1, 40, 1000} {
+		e := newEntity(t, perSecond(1_000_000, 1_000_000))
+		e.l.Tokens, e.l.Guess = 1, 1000
+		at, ends, tickets, last := make([]int64, 10), make([]int64, 10), make([]decision.Ticket, 10), int64(0)
+		leases := make([]decision.Lease, 10)
+		for now := range int64(60_000) {
+			for i := range at {
+				if ends[i] == now && now > 0 {
+					e.do(now, decision.Op{Kind: decision.Settle, Lease: leases[i], Cost: decision.Cost{cost}})
+					last = now
+				} else if ends[i] == 0 && at[i] == now {
+					a := e.do(now, decision.Op{Kind: decision.Admit, Cost: decision.Cost{cost}, Urgent: true, Ticket: tickets[i]})
+					if at[i], tickets[i] = now+a.Delay, a.Ticket; a.Delay == 0 {
+						leases[i], ends[i] = a.Lease, now+1000
+					}
+				}
+			}
+		}
+		if last < 10_000 || last > 14_000 {
+			t.Errorf("a cost of %d: the last one ended after %d ms; want ten seconds", cost, last)
+		}
+	}
+}
+
+// Urgent operations of many calls take one token each, and leave the other tokens.
+func TestUrgentLeaveTokens(t *testing.T) {
+	e := newEntity(t, perSecond(100, 100))
+	e.l.Tokens, e.l.Guess = 8, 1000
+	for i := range int64(3) { // the window has room for one
+		e.do(1000, decision.Op{Kind: decision.Admit, Cost: decision.Cost{60}, Urgent: true})
+		if a := e.do(1000+100*i, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}); a.Delay > 0 {
+			t.Fatalf("beside %d urgent operations a newcomer waits %d ms, bound %d; there are 8 tokens", i+1, a.Delay, a.Bound)
+		}
+	}
+}
+
 // A ticket that was cancelled delays nobody who waits for a token.
 func TestCancelledTickets(t *testing.T) {
 	e := newEntity(t, perSecond(1000, 1000))
@@ -473,6 +512,24 @@ func TestCancelledTickets(t *testing.T) {
 	if a := e.admit(0, 1, newcomer); a.Delay != want.Delay {
 		t.Errorf("after 200 cancelled tickets one waits %d ms, before them %d", a.Delay, want.Delay)
 	}
+}
+
+// One ticket is lost, and estimates are large. A caller without a ticket runs when it comes back: nobody else waits for what it lacks.
+func TestGetDelayBehindALostTicket(t *testing.T) {
+	e := newEntity(t, decision.Window{Size: 1000, Rate: 1, Interval: 60_000})
+	a := e.admit(0, 1000, newcomer)
+	e.do(0, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{3000}})
+	now := int64(60_000 * 2100) // the debt is paid
+	e.admit(now, 200, newcomer)
+	asks := 1
+	for ; asks < 5; asks++ {
+		a := e.do(now, decision.Op{Kind: decision.GetDelay})
+		if a.Delay == 0 {
+			return
+		}
+		now += a.Delay
+	}
+	t.Errorf("it asked %d times", asks)
 }
 
 // Bookings of a whole day and more that nobody uses stop newcomers for seconds, whether they have tickets or not.
@@ -917,6 +974,83 @@ func TestFewUnitsOfARefund(t *testing.T) {
 		}
 		if asked > 16 {
 			t.Errorf("an operation of %d asks %d times in 10 s", cost, asked)
+		}
+	}
+}
+
+// A ticket that booked nothing leaves nothing to a longer window when a shorter one denies it.
+func TestDeniedBesideBookings(t *testing.T) {
+	const hour, day = 3_600_000, 86_400_000
+	found := 0
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		e := newEntity(t, perSecond(3, 3), decision.Window{Size: 500, Rate: 500, Interval: day, Offset: 3 * hour})
+		e.l.Tokens, e.l.Guess = 2, 100
+		now := int64(0)
+		var tickets []decision.Ticket
+		var held []decision.Lease
+		for range 300 {
+			switch k := r.IntN(10); {
+			case k < 2 && len(held) > 0:
+				i := r.IntN(len(held))
+				e.do(now, decision.Op{Kind: decision.Settle, Lease: held[i], Cost: held[i].Cost})
+				held = slices.Delete(held, i, i+1)
+			case k < 7:
+				op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
+				if i := slices.IndexFunc(tickets, func(t decision.Ticket) bool { return t.Slot <= begin+now }); i >= 0 && k < 5 {
+					op.Ticket = tickets[i]
+					tickets = slices.Delete(tickets, i, i+1)
+				}
+				before := e.s.Copy()
+				a := e.do(now, op)
+				if a.Delay > 0 {
+					tickets = append(tickets, a.Ticket)
+				} else {
+					held = append(held, a.Lease)
+				}
+				if op.Ticket.Again == 2 && a.Delay > 0 && a.Ticket.Again != 2 {
+					found++
+					if got, was := e.s.Lines[1].Promised, before.Lines[1].Promised; got != was-1 {
+						t.Fatalf("seed %d: %d of the day are not promised, %d before; want one less", seed, got, was)
+					}
+				}
+			default:
+				now += int64(r.IntN(300))
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d such tickets", found)
+	}
+}
+
+// A pause takes nothing from a newcomer that its windows gathered before.
+func TestPauseOfAFullEntity(t *testing.T) {
+	const hour = 3_600_000
+	e := newEntity(t, decision.Window{Size: 40, Rate: 20, Interval: hour})
+	e.settle(0, e.runs(0, 40, newcomer), 40)
+	e.do(2*hour+1000, decision.Op{Kind: decision.Pause, For: 60_000})
+	e.runs(2*hour+61_000, 40, newcomer)
+}
+
+// After a pin new operations have slots by the entity's own limits, not behind those that the pin gave.
+func TestSlotsAfterAPin(t *testing.T) {
+	const hour = 3_600_000
+	pin := decision.Op{Kind: decision.Pin, Pin: &decision.PinnedLimit{Window: decision.Window{Size: 5, Rate: 5, Interval: hour}}}
+	for _, lasts := range []int64{0, 50_000} { // 0: until Unpin
+		e := newEntity(t, perSecond(40, 20))
+		pin.For = lasts
+		e.do(0, pin)
+		e.settle(0, e.runs(0, 5, newcomer), 5)
+		if a := e.admit(1, 1, newcomer); a.Delay < hour/2 {
+			t.Fatalf("the pin delays it by %d ms", a.Delay)
+		}
+		if lasts == 0 {
+			e.do(50_000, decision.Op{Kind: decision.Unpin})
+		}
+		e.runs(60_000, 40, newcomer)
+		if a := e.admit(60_000, 1, newcomer); a.Delay > 1000 {
+			t.Errorf("a pin for %d ms: the next one waits %d ms; want a second", lasts, a.Delay)
 		}
 	}
 }

@@ -216,7 +216,7 @@ func (x *Shared) surplus(op *Op, booked, t, now int64) bool {
 
 // place returns the first slot from t on. An operation that only a token delays has its turn for a token. An operation that keeps
 // its place runs soon. Any other one books.
-func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
+func (x *Shared) place(own *Limits, f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	x.again = false
 	if x.token { // denied operations ask one after the other for a while; the others book again
@@ -246,11 +246,29 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	}
 	if other { // operations come at the rate of the limit, unless the last slot is too late to be of the same ones
 		if next := s.Slot + min(c.Grain, bound/max(1, x.units))*x.units/x.rate; s.Slot >= t && s.Slot < t+x.backlogs()*c.Grain {
-			return next
+			return t + (next-t)%x.slower(own, op, t, now)
 		}
 		return t
 	}
 	return x.first(f, op, back, t, now)
+}
+
+// slower returns the longest interval of the entity's windows that is refreshed until t and brings less than this limit in its time. An
+// operation that it holds until then has a slot in it: the limit has room for all of the interval. Without one it returns Never.
+func (x *Shared) slower(own *Limits, op *Op, t, now int64) int64 {
+	longest := int64(0)
+	for i := range own.Windows {
+		w := &own.Windows[i]
+		cost := op.Cost[w.Unit]
+		brings := min(min(w.Rate, w.Size)/max(1, cost), mostBooked) * x.units
+		if cost > 0 && w.interval(t) > w.interval(now) && brings/x.rate < w.Interval/x.Limits.Grain {
+			longest = max(longest, w.Interval)
+		}
+	}
+	if longest == 0 {
+		return Never
+	}
+	return longest
 }
 
 // keeps returns the slot of an operation that keeps its place or has one in this grain, or 0.

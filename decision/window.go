@@ -262,21 +262,28 @@ func (l *Limits) adopt(s *State, now int64) {
 			line.keep(s)
 		}
 		line.Window, line.Left = *w, min(line.Left, w.Size)
-		if lapse {
-			line.Promised, line.Spare, line.Taken = line.Left, 0, 0
-		}
 		line.clip(w, s.LastID)
 	}
 	s.Now = now
 	if lapse {
-		s.Slot = from - l.Windows[0].Interval
-		for i := range s.Flows {
-			f := &s.Flows[i]
-			f.End = 0
+		s.lapse(from - l.Windows[0].Interval)
+	}
+}
+
+// lapse forgets all promises. No slot after the given one counts.
+func (s *State) lapse(slot int64) {
+	s.Slot = slot
+	for i := range s.Lines {
+		if line := &s.Lines[i]; line.Window.Size > 0 { // else it is left out: see adopt
+			line.Promised, line.Spare, line.Taken, line.Largest = line.Left, 0, 0, 0
 		}
-		for i := range s.Calendars { // grains may have room again
-			s.Calendars[i].Front = 0
-		}
+	}
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		f.End = 0
+	}
+	for i := range s.Calendars { // grains may have room again
+		s.Calendars[i].Front = 0
 	}
 }
 
@@ -352,19 +359,19 @@ const fades = 4
 
 // measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much in the next
 // interval, and a little less in each interval after it: which tickets come back is chance, so an interval without a lost one says
-// little. As long as the window has room for the next gain, an operation may be waiting for up to twice the average cost. lost is
-// what the window has no room for.
+// little. As long as the window has room for the next gain, the largest of the booked operations may be waiting for it. lost is what
+// the window has no room for.
 func (line *Line) measure(w *Window, s *State, now int64) (lost int64) {
 	if w.interval(s.Slot) > w.interval(s.Now) {
 		left := w.gain(s, line.Left, s.Now, w.begin(w.interval(now))-1)
 		lost = max(0, line.Taken+max(0, left)-max(0, w.Size-w.Rate))
-		if left+w.Rate <= w.Size {
-			left -= 2 * max(0, line.weight(line.usual(s))-1)
+		if left+w.Rate <= w.Size && s.Closed <= s.Now {
+			left -= max(0, min(line.Largest-1, w.gain(s, line.Left, s.Now, s.Slot)-line.Promised))
 		}
 		unused := max(0, line.Taken+max(0, left))
 		line.Spare = max(fades*unused, max(0, line.Spare)*(fades-1)/fades)
 	} else {
-		line.Spare = 0
+		line.Spare, line.Largest = 0, 0
 	}
 	line.Taken = 0
 	return lost

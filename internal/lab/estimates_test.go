@@ -135,6 +135,27 @@ func TestEstimatesOfFewUnits(t *testing.T) {
 	}
 }
 
+// A large operation has the capacity that gathers for it. Small newcomers wait in the line behind it.
+func TestLargeBehindSmall(t *testing.T) {
+	for load, most := range map[float64]time.Duration{0.9: time.Minute, 1.1: 7 * time.Minute} {
+		perSecond := load / (9.0/20 + 1)
+		got := mustRun(t, Scenario{
+			Name: "large", Arrivals: Poisson(perSecond, 0, time.Duration(2000/perSecond*float64(time.Second))), Operation: Fixed(50 * time.Millisecond),
+			Late: Uniform(0, 20*time.Millisecond), Options: drip.Options{Size: 10, RefreshRate: 1, Concurrency: plenty},
+			Costs: func(r *rand.Rand) (int, int) {
+				if r.IntN(20) == 0 {
+					return 10, 10
+				}
+				return 1, 1
+			},
+		}, 1, Admit).Results[0]
+		t.Logf("a load of %.1f: the longest wait is %v, with at most %d postponements", load, got.Wait.Max, got.Redeliveries.Max)
+		if got.Wait.Max > most || got.Redeliveries.Max > 3 {
+			t.Errorf("a load of %.1f: the longest wait is %v, with at most %d postponements; want %v and 3", load, got.Wait.Max, got.Redeliveries.Max, most)
+		}
+	}
+}
+
 // A long window gets back what operations leave. So a backlog for which it has room does not wait for its refresh, although
 // estimates would last for hours or days. The operations outlast the interval of a second, which gets little back. In half of the
 // runs no cost is known at first.

@@ -350,3 +350,33 @@ func TestSharedOwnBacklogsOfHours(t *testing.T) {
 		}
 	}
 }
+
+// Backlogs of hours in the entities' own minutes, within a shared limit of which they can use 5 to 33 %. They leave out no minute of their
+// own, and urgent messages have slots in these minutes one after the other.
+func TestSharedOwnMinutes(t *testing.T) {
+	for _, c := range []struct {
+		entities, perSecond int
+		urgent              float64
+	}{{3, 1, 0}, {3, 2, 0}, {10, 1, 0}, {10, 2, 0}, {1, 1, 0.3}, {3, 1, 0.3}} {
+		got := mustRunShared(t, SharedScenario{
+			Options: drip.Options{
+				Size: 2, RefreshRate: 2, RefreshInterval: time.Minute, Concurrency: plenty, Shared: map[string]drip.Limit{"app": {Size: c.perSecond}},
+			},
+			Entities: entities(c.entities), Operation: Fixed(50 * time.Millisecond), Unmeasured: c.urgent == 0,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, times(c.entities, 200)...)
+				for i := range m {
+					if m[i].Urgent = r.Float64() < c.urgent; m[i].Urgent {
+						m[i].At += time.Duration(r.Float64() * float64(time.Minute))
+					}
+				}
+				return m
+			},
+		}, 1)
+		makespan := got.Makespan.Seconds() / got.Fluid.Seconds()
+		t.Logf("%+v: %.2f times the optimum, %.2f postponements, at most %d; urgent ones wait %v", c, makespan, got.Redeliveries.Mean, got.Redeliveries.Max, got.Urgent)
+		if c.urgent == 0 && makespan > 1.12 || got.Redeliveries.Mean > 3 || got.Redeliveries.Max > 12 || got.OverLimit > 0 {
+			t.Errorf("%+v: %.2f times the optimum, %.2f postponements, at most %d, %d over the limit; urgent ones wait %v", c, makespan, got.Redeliveries.Mean, got.Redeliveries.Max, got.OverLimit, got.Urgent)
+		}
+	}
+}

@@ -13,7 +13,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 15; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 16; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
@@ -39,7 +39,7 @@ local function get(key, members)
     error(value.err)
   elseif not value then
     return nil, false
-  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 15 then
+  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 16 then
     return nil, true
   end
   local rest = #value - 64
@@ -53,7 +53,7 @@ local function get(key, members)
     if rests ~= 0 or math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
-    rest = rest - lines * 136 - pins * 200 - flows * 112 - calendars * 112 - units - classes
+    rest = rest - lines * 144 - pins * 200 - flows * 112 - calendars * 112 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
@@ -138,7 +138,7 @@ end
 -- These rules are functions. The script has all others where they are called, because to make a function takes time in each
 -- call of the script.
 local Limits_adopt, Limits_pin
-function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
+function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
   local known = s_Tokens ~= 0
   local from2 = now
   local own2 = 0
@@ -165,7 +165,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
   if not known then
     from2 = l_Start
   end
-  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Over, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
+  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Over, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Largest, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
   if own3 < l_Windows_n then
     pinned2_Window_Size = l_Windows[own3].Size
     pinned2_Window_Rate = l_Windows[own3].Rate
@@ -188,6 +188,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         pinned2_Promised = s_Lines[p.Line - 1].Promised
         pinned2_Spare = s_Lines[p.Line - 1].Spare
         pinned2_Taken = s_Lines[p.Line - 1].Taken
+        pinned2_Largest = s_Lines[p.Line - 1].Largest
         pinned2_Fresh = s_Lines[p.Line - 1].Fresh
         pinned2_FreshFrom = s_Lines[p.Line - 1].FreshFrom
         pinned2_Stale = s_Lines[p.Line - 1].Stale
@@ -250,6 +251,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
               s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
               s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+              s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
               s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
               s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
               s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
@@ -592,20 +594,51 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                   local x3 = line2.Taken + (0 > left2 and 0 or left2) - max2
                   if x3 > max3 then max3 = x3 end
                   lost = max3
-                  if left2 + line2.Window_Rate <= line2.Window_Size then
-                    local max4 = 1
-                    local x4 = s_Ended < 64 and s_Ended or 64
-                    if x4 > max4 then max4 = x4 end
-                    local x5 = line2.Estimated
-                    local cost = (x5 - x5 % max4) / max4
-                    local x6 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                    local max5 = 1 < cost and 1 or cost
-                    local x7 = cost - (x6 - x6 % 4096) / 4096
-                    if x7 > max5 then max5 = x7 end
-                    local max6 = 0
-                    local x8 = max5 - 1
-                    if x8 > max6 then max6 = x8 end
-                    left2 = left2 - 2 * max6
+                  if left2 + line2.Window_Rate <= line2.Window_Size and s_Closed <= s_Now then
+                    local gain2 = 0
+                    do
+                      local left3 = line2.Left
+                      if s_Slot <= s_Now then
+                        gain2 = left3
+                      else
+                        local t3 = s_Slot - line2.Window_Offset
+                        local by4 = line2.Window_Interval
+                        local since = 0
+                        do
+                          if line2.Window_Size > line2.Window_Rate then
+                            local max4 = s_Now
+                            local x4 = s_Closed - 1
+                            if x4 > max4 then max4 = x4 end
+                            since = max4
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local t4 = since - line2.Window_Offset
+                        local by5 = line2.Window_Interval
+                        local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
+                        if n2 <= 0 then
+                          gain2 = left3
+                        else
+                          local filled = 0
+                          do
+                            local rate = line2.Window_Rate
+                            local size = line2.Window_Size
+                            local x4 = size - left3
+                            if n2 > (x4 - x4 % rate) / rate then
+                              filled = size
+                            else
+                              filled = left3 + n2 * rate
+                            end
+                          end
+                          gain2 = filled
+                        end
+                      end
+                    end
+                    local min2 = line2.Largest - 1
+                    local x4 = gain2 - line2.Promised
+                    if x4 < min2 then min2 = x4 end
+                    left2 = left2 - (0 > min2 and 0 or min2)
                   end
                   local max4 = 0
                   local x4 = line2.Taken + (0 > left2 and 0 or left2)
@@ -617,7 +650,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                   if x6 > max5 then max5 = x6 end
                   line2.Spare = max5
                 else
-                  line2.Spare = 0
+                  line2.Spare, line2.Largest = 0, 0
                 end
                 line2.Taken = 0
               end
@@ -955,7 +988,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
     if i2 == own3 then
       do
         local at2 = s_Lines_n
-        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Over = pinned2_Over, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved, Estimated = pinned2_Estimated}
+        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Over = pinned2_Over, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Largest = pinned2_Largest, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved, Estimated = pinned2_Estimated}
         s_Lines_n = s_Lines_n + 1
         while at2 > own3 do
           s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
@@ -969,6 +1002,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           s_Lines[at2].Promised = s_Lines[at2 - 1].Promised
           s_Lines[at2].Spare = s_Lines[at2 - 1].Spare
           s_Lines[at2].Taken = s_Lines[at2 - 1].Taken
+          s_Lines[at2].Largest = s_Lines[at2 - 1].Largest
           s_Lines[at2].Fresh = s_Lines[at2 - 1].Fresh
           s_Lines[at2].FreshFrom = s_Lines[at2 - 1].FreshFrom
           s_Lines[at2].Stale = s_Lines[at2 - 1].Stale
@@ -988,6 +1022,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         s_Lines[own3].Promised = pinned2_Promised
         s_Lines[own3].Spare = pinned2_Spare
         s_Lines[own3].Taken = pinned2_Taken
+        s_Lines[own3].Largest = pinned2_Largest
         s_Lines[own3].Fresh = pinned2_Fresh
         s_Lines[own3].FreshFrom = pinned2_FreshFrom
         s_Lines[own3].Stale = pinned2_Stale
@@ -997,7 +1032,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
       end
       s_Pins[0].Line = own3 + 1
     elseif i2 >= s_Lines_n and known then
-      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Over = 0, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0, Estimated = 0}
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     elseif i2 >= s_Lines_n then
       local gain = 0
@@ -1039,7 +1074,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           end
         end
       end
-      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Over = 0, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     end
     local line2 = s_Lines[i2]
@@ -1055,6 +1090,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
       line2.Promised = 0
       line2.Spare = 0
       line2.Taken = 0
+      line2.Largest = 0
       line2.Fresh = 0
       line2.FreshFrom = 0
       line2.Stale = 0
@@ -1148,9 +1184,6 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
     line2.Window_Series = w.Series
     line2.Window_Unit = w.Unit
     line2.Left = line2.Left < w.Size and line2.Left or w.Size
-    if lapse then
-      line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-    end
     do
       local last2 = s_LastID
       local over = line2.Left + line2.Stale + line2.Fresh - w.Size
@@ -1167,13 +1200,27 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
   end
   s_Now = now
   if lapse then
-    s_Slot = from2 - l_Windows[0].Interval
-    for i2 = 0, s_Flows_n - 1 do
-      local f = s_Flows[i2]
-      f.End = 0
-    end
-    for i2 = 0, s_Calendars_n - 1 do
-      s_Calendars[i2].Front = 0
+    do
+      local slot = from2 - l_Windows[0].Interval
+      s_Slot = slot
+      for i2 = 0, s_Lines_n - 1 do
+        do
+          local line2 = s_Lines[i2]
+          if line2.Window_Size > 0 then
+            line2.Promised = line2.Left
+            line2.Spare = 0
+            line2.Taken = 0
+            line2.Largest = 0
+          end
+        end
+      end
+      for i2 = 0, s_Flows_n - 1 do
+        local f = s_Flows[i2]
+        f.End = 0
+      end
+      for i2 = 0, s_Calendars_n - 1 do
+        s_Calendars[i2].Front = 0
+      end
     end
   end
   return s_Now, s_Slot, s_Lines_n
@@ -1397,7 +1444,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
             local w = l_Windows[i2]
             if w.Size > w.Rate then
               local x3 = w.Interval * 20 * 200
-              local y = p.Level_Part
+              local y = part2 > p.Level_Part and part2 or p.Level_Part
               local min2 = (x3 - x3 % y) / y
               if 3600000 < min2 then min2 = 3600000 end
               if min2 > every then every = min2 end
@@ -1889,30 +1936,55 @@ function Shared_advance(x, now)
       do
         if x.State_Pins_n > 0 then
           local p = x.State_Pins[0]
-          do
-            local place2 = p.Line
-            if place2 > 0 then
-              while place2 < x.State_Lines_n do
-                x.State_Lines[place2 - 1].Window_Size = x.State_Lines[place2].Window_Size
-                x.State_Lines[place2 - 1].Window_Rate = x.State_Lines[place2].Window_Rate
-                x.State_Lines[place2 - 1].Window_Interval = x.State_Lines[place2].Window_Interval
-                x.State_Lines[place2 - 1].Window_Offset = x.State_Lines[place2].Window_Offset
-                x.State_Lines[place2 - 1].Window_Series = x.State_Lines[place2].Window_Series
-                x.State_Lines[place2 - 1].Window_Unit = x.State_Lines[place2].Window_Unit
-                x.State_Lines[place2 - 1].Left = x.State_Lines[place2].Left
-                x.State_Lines[place2 - 1].Over = x.State_Lines[place2].Over
-                x.State_Lines[place2 - 1].Promised = x.State_Lines[place2].Promised
-                x.State_Lines[place2 - 1].Spare = x.State_Lines[place2].Spare
-                x.State_Lines[place2 - 1].Taken = x.State_Lines[place2].Taken
-                x.State_Lines[place2 - 1].Fresh = x.State_Lines[place2].Fresh
-                x.State_Lines[place2 - 1].FreshFrom = x.State_Lines[place2].FreshFrom
-                x.State_Lines[place2 - 1].Stale = x.State_Lines[place2].Stale
-                x.State_Lines[place2 - 1].StaleFrom = x.State_Lines[place2].StaleFrom
-                x.State_Lines[place2 - 1].Saved = x.State_Lines[place2].Saved
-                x.State_Lines[place2 - 1].Estimated = x.State_Lines[place2].Estimated
-                place2 = place2 + 1
+          if p.Line > 0 then
+            do
+              local place2 = p.Line
+              if place2 > 0 then
+                while place2 < x.State_Lines_n do
+                  x.State_Lines[place2 - 1].Window_Size = x.State_Lines[place2].Window_Size
+                  x.State_Lines[place2 - 1].Window_Rate = x.State_Lines[place2].Window_Rate
+                  x.State_Lines[place2 - 1].Window_Interval = x.State_Lines[place2].Window_Interval
+                  x.State_Lines[place2 - 1].Window_Offset = x.State_Lines[place2].Window_Offset
+                  x.State_Lines[place2 - 1].Window_Series = x.State_Lines[place2].Window_Series
+                  x.State_Lines[place2 - 1].Window_Unit = x.State_Lines[place2].Window_Unit
+                  x.State_Lines[place2 - 1].Left = x.State_Lines[place2].Left
+                  x.State_Lines[place2 - 1].Over = x.State_Lines[place2].Over
+                  x.State_Lines[place2 - 1].Promised = x.State_Lines[place2].Promised
+                  x.State_Lines[place2 - 1].Spare = x.State_Lines[place2].Spare
+                  x.State_Lines[place2 - 1].Taken = x.State_Lines[place2].Taken
+                  x.State_Lines[place2 - 1].Largest = x.State_Lines[place2].Largest
+                  x.State_Lines[place2 - 1].Fresh = x.State_Lines[place2].Fresh
+                  x.State_Lines[place2 - 1].FreshFrom = x.State_Lines[place2].FreshFrom
+                  x.State_Lines[place2 - 1].Stale = x.State_Lines[place2].Stale
+                  x.State_Lines[place2 - 1].StaleFrom = x.State_Lines[place2].StaleFrom
+                  x.State_Lines[place2 - 1].Saved = x.State_Lines[place2].Saved
+                  x.State_Lines[place2 - 1].Estimated = x.State_Lines[place2].Estimated
+                  place2 = place2 + 1
+                end
+                x.State_Lines_n = x.State_Lines_n - 1
               end
-              x.State_Lines_n = x.State_Lines_n - 1
+            end
+            do
+              local slot = x.State_Slot < x.State_Now and x.State_Slot or x.State_Now
+              x.State_Slot = slot
+              for i2 = 0, x.State_Lines_n - 1 do
+                do
+                  local line2 = x.State_Lines[i2]
+                  if line2.Window_Size > 0 then
+                    line2.Promised = line2.Left
+                    line2.Spare = 0
+                    line2.Taken = 0
+                    line2.Largest = 0
+                  end
+                end
+              end
+              for i2 = 0, x.State_Flows_n - 1 do
+                local f = x.State_Flows[i2]
+                f.End = 0
+              end
+              for i2 = 0, x.State_Calendars_n - 1 do
+                x.State_Calendars[i2].Front = 0
+              end
             end
           end
           if p.Limit_Raise == 1 then
@@ -2071,7 +2143,7 @@ function Shared_advance(x, now)
       changed3 = true
     end
     if changed3 then
-      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
+      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
@@ -2169,20 +2241,53 @@ function Shared_advance(x, now)
                 local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
                 if x4 > max3 then max3 = x4 end
                 lost = max3
-                if left2 + w.Rate <= w.Size then
-                  local max4 = 1
-                  local x5 = x.State_Ended < 64 and x.State_Ended or 64
-                  if x5 > max4 then max4 = x5 end
-                  local x6 = line2.Estimated
-                  local cost = (x6 - x6 % max4) / max4
-                  local x7 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                  local max5 = 1 < cost and 1 or cost
-                  local x8 = cost - (x7 - x7 % 4096) / 4096
-                  if x8 > max5 then max5 = x8 end
-                  local max6 = 0
-                  local x9 = max5 - 1
-                  if x9 > max6 then max6 = x9 end
-                  left2 = left2 - 2 * max6
+                if left2 + w.Rate <= w.Size and x.State_Closed <= x.State_Now then
+                  local gain2 = 0
+                  do
+                    local left3 = line2.Left
+                    local from2 = x.State_Now
+                    local to2 = x.State_Slot
+                    if to2 <= from2 then
+                      gain2 = left3
+                    else
+                      local t8 = to2 - w.Offset
+                      local by6 = w.Interval
+                      local since = 0
+                      do
+                        if w.Size > w.Rate then
+                          local max4 = from2
+                          local x5 = x.State_Closed - 1
+                          if x5 > max4 then max4 = x5 end
+                          since = max4
+                        else
+                          since = from2
+                        end
+                      end
+                      local t9 = since - w.Offset
+                      local by7 = w.Interval
+                      local n2 = (t8 - t8 % by6) / by6 - (t9 - t9 % by7) / by7
+                      if n2 <= 0 then
+                        gain2 = left3
+                      else
+                        local filled = 0
+                        do
+                          local rate = w.Rate
+                          local size = w.Size
+                          local x5 = size - left3
+                          if n2 > (x5 - x5 % rate) / rate then
+                            filled = size
+                          else
+                            filled = left3 + n2 * rate
+                          end
+                        end
+                        gain2 = filled
+                      end
+                    end
+                  end
+                  local min3 = line2.Largest - 1
+                  local x5 = gain2 - line2.Promised
+                  if x5 < min3 then min3 = x5 end
+                  left2 = left2 - (0 > min3 and 0 or min3)
                 end
                 local max4 = 0
                 local x5 = line2.Taken + (0 > left2 and 0 or left2)
@@ -2194,7 +2299,7 @@ function Shared_advance(x, now)
                 if x7 > max5 then max5 = x7 end
                 line2.Spare = max5
               else
-                line2.Spare = 0
+                line2.Spare, line2.Largest = 0, 0
               end
               line2.Taken = 0
             end
@@ -2727,6 +2832,14 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                 f2.Later = max4
               end
             end
+            local i3 = 0 - f2.Key
+            local min7 = 1
+            local x12 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+            if x12 < min7 then min7 = x12 end
+            local max4 = 0
+            local x13 = f2.Urgent - min7
+            if x13 > max4 then max4 = x13 end
+            f2.Urgent = max4
           end
         end
       end
@@ -4142,7 +4255,7 @@ function Shared_shares(x, f, op_Urgent, back)
     x.fair = 9007199254740991
   end
 end
-function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, back, t, now)
+function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, back, t, now)
   local place2 = 0
   repeat
     local c2 = x.State_Calendars[0]
@@ -4483,7 +4596,44 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
             is2 = x.State_Slot < t + backlogs * c2.Grain
           end
           if is2 then
-            place2 = next
+            local slower = 0
+            do
+              local longest = 0
+              for i2 = 0, own_Windows_n - 1 do
+                local w = own_Windows[i2]
+                local i3 = w.Unit
+                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                local x5 = w.Rate < w.Size and w.Rate or w.Size
+                local y4 = 1 > cost and 1 or cost
+                local min3 = (x5 - x5 % y4) / y4
+                if 16777215 < min3 then min3 = 16777215 end
+                local brings = min3 * x.units
+                local is3 = cost > 0
+                if is3 then
+                  local t2 = t - w.Offset
+                  local by2 = w.Interval
+                  local t3 = now - w.Offset
+                  local by3 = w.Interval
+                  is3 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                end
+                local is4 = is3
+                if is4 then
+                  local y5 = x.rate
+                  local x6 = w.Interval
+                  local y6 = x.Limits_Grain
+                  is4 = (brings - brings % y5) / y5 < (x6 - x6 % y6) / y6
+                end
+                if is4 then
+                  if w.Interval > longest then longest = w.Interval end
+                end
+              end
+              if longest == 0 then
+                slower = 9007199254740991
+              else
+                slower = longest
+              end
+            end
+            place2 = t + (next - t) % slower
             break
           end
         end
@@ -4944,8 +5094,8 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
                 flow2 = x.State_Flows_n - 1
               end
             end
+            local f2 = x.State_Flows[flow2]
             do
-              local f2 = x.State_Flows[flow2]
               local slot = t_Slot
               local units2 = unit == 0 and t_Cost_0 or unit == 1 and t_Cost_1 or unit == 2 and t_Cost_2 or t_Cost_3
               if slot <= f2.Before then
@@ -4955,6 +5105,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
               end
               if slot > f2.Until then f2.Until = slot end
             end
+            f2.Urgent = f2.Urgent + 1
           end
           unit = unit + 1
         end
@@ -4991,9 +5142,9 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
     local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
-      from = from + 136
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<dddddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
+      from = from + 144
     end
     for i = 0, s_Pins_n - 1 do
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
@@ -5248,7 +5399,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+    parts[#parts + 1] = pack('<dddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
@@ -5267,8 +5418,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddd', 15, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddd', 16, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
@@ -5322,9 +5473,9 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
     local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
-      from = from + 136
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<dddddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
+      from = from + 144
     end
     for i = 0, s_Pins_n - 1 do
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
@@ -5515,30 +5666,55 @@ end
       do
         if s_Pins_n > 0 then
           local p = s_Pins[0]
-          do
-            local place2 = p.Line
-            if place2 > 0 then
-              while place2 < s_Lines_n do
-                s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
-                s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
-                s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
-                s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-                s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
-                s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
-                s_Lines[place2 - 1].Left = s_Lines[place2].Left
-                s_Lines[place2 - 1].Over = s_Lines[place2].Over
-                s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
-                s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
-                s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
-                s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
-                s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
-                s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
-                s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
-                s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
-                s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
-                place2 = place2 + 1
+          if p.Line > 0 then
+            do
+              local place2 = p.Line
+              if place2 > 0 then
+                while place2 < s_Lines_n do
+                  s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+                  s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+                  s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+                  s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                  s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
+                  s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+                  s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                  s_Lines[place2 - 1].Over = s_Lines[place2].Over
+                  s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+                  s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+                  s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+                  s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
+                  s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+                  s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+                  s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+                  s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+                  s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+                  s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
+                  place2 = place2 + 1
+                end
+                s_Lines_n = s_Lines_n - 1
               end
-              s_Lines_n = s_Lines_n - 1
+            end
+            do
+              local slot = s_Slot < s_Now and s_Slot or s_Now
+              s_Slot = slot
+              for i2 = 0, s_Lines_n - 1 do
+                do
+                  local line2 = s_Lines[i2]
+                  if line2.Window_Size > 0 then
+                    line2.Promised = line2.Left
+                    line2.Spare = 0
+                    line2.Taken = 0
+                    line2.Largest = 0
+                  end
+                end
+              end
+              for i2 = 0, s_Flows_n - 1 do
+                local f = s_Flows[i2]
+                f.End = 0
+              end
+              for i2 = 0, s_Calendars_n - 1 do
+                s_Calendars[i2].Front = 0
+              end
             end
           end
           if p.Limit_Raise == 1 then
@@ -5894,30 +6070,55 @@ end
           do
             if s_Pins_n > 0 then
               local p = s_Pins[0]
-              do
-                local place2 = p.Line
-                if place2 > 0 then
-                  while place2 < s_Lines_n do
-                    s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
-                    s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
-                    s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
-                    s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-                    s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
-                    s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
-                    s_Lines[place2 - 1].Left = s_Lines[place2].Left
-                    s_Lines[place2 - 1].Over = s_Lines[place2].Over
-                    s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
-                    s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
-                    s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
-                    s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
-                    s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
-                    s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
-                    s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
-                    s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
-                    s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
-                    place2 = place2 + 1
+              if p.Line > 0 then
+                do
+                  local place2 = p.Line
+                  if place2 > 0 then
+                    while place2 < s_Lines_n do
+                      s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+                      s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+                      s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+                      s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                      s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
+                      s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+                      s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                      s_Lines[place2 - 1].Over = s_Lines[place2].Over
+                      s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+                      s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+                      s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+                      s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
+                      s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+                      s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+                      s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+                      s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+                      s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+                      s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
+                      place2 = place2 + 1
+                    end
+                    s_Lines_n = s_Lines_n - 1
                   end
-                  s_Lines_n = s_Lines_n - 1
+                end
+                do
+                  local slot = s_Slot < s_Now and s_Slot or s_Now
+                  s_Slot = slot
+                  for i2 = 0, s_Lines_n - 1 do
+                    do
+                      local line2 = s_Lines[i2]
+                      if line2.Window_Size > 0 then
+                        line2.Promised = line2.Left
+                        line2.Spare = 0
+                        line2.Taken = 0
+                        line2.Largest = 0
+                      end
+                    end
+                  end
+                  for i2 = 0, s_Flows_n - 1 do
+                    local f = s_Flows[i2]
+                    f.End = 0
+                  end
+                  for i2 = 0, s_Calendars_n - 1 do
+                    s_Calendars[i2].Front = 0
+                  end
                 end
               end
               if p.Limit_Raise == 1 then
@@ -6075,7 +6276,7 @@ end
           changed3 = true
         end
         if changed3 then
-          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
+          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
         end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
@@ -6168,20 +6369,51 @@ end
                     local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
                     if x4 > max3 then max3 = x4 end
                     lost = max3
-                    if left2 + w.Rate <= w.Size then
-                      local max4 = 1
-                      local x5 = s_Ended < 64 and s_Ended or 64
-                      if x5 > max4 then max4 = x5 end
-                      local x6 = line2.Estimated
-                      local cost = (x6 - x6 % max4) / max4
-                      local x7 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                      local max5 = 1 < cost and 1 or cost
-                      local x8 = cost - (x7 - x7 % 4096) / 4096
-                      if x8 > max5 then max5 = x8 end
-                      local max6 = 0
-                      local x9 = max5 - 1
-                      if x9 > max6 then max6 = x9 end
-                      left2 = left2 - 2 * max6
+                    if left2 + w.Rate <= w.Size and s_Closed <= s_Now then
+                      local gain2 = 0
+                      do
+                        local left3 = line2.Left
+                        if s_Slot <= s_Now then
+                          gain2 = left3
+                        else
+                          local t6 = s_Slot - w.Offset
+                          local by6 = w.Interval
+                          local since = 0
+                          do
+                            if w.Size > w.Rate then
+                              local max4 = s_Now
+                              local x5 = s_Closed - 1
+                              if x5 > max4 then max4 = x5 end
+                              since = max4
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local t7 = since - w.Offset
+                          local by7 = w.Interval
+                          local n2 = (t6 - t6 % by6) / by6 - (t7 - t7 % by7) / by7
+                          if n2 <= 0 then
+                            gain2 = left3
+                          else
+                            local filled = 0
+                            do
+                              local rate = w.Rate
+                              local size = w.Size
+                              local x5 = size - left3
+                              if n2 > (x5 - x5 % rate) / rate then
+                                filled = size
+                              else
+                                filled = left3 + n2 * rate
+                              end
+                            end
+                            gain2 = filled
+                          end
+                        end
+                      end
+                      local min3 = line2.Largest - 1
+                      local x5 = gain2 - line2.Promised
+                      if x5 < min3 then min3 = x5 end
+                      left2 = left2 - (0 > min3 and 0 or min3)
                     end
                     local max4 = 0
                     local x5 = line2.Taken + (0 > left2 and 0 or left2)
@@ -6193,7 +6425,7 @@ end
                     if x7 > max5 then max5 = x7 end
                     line2.Spare = max5
                   else
-                    line2.Spare = 0
+                    line2.Spare, line2.Largest = 0, 0
                   end
                   line2.Taken = 0
                 end
@@ -6677,6 +6909,14 @@ end
                           f.Later = max2
                         end
                       end
+                      local i3 = 0 - f.Key
+                      local min2 = 1
+                      local x2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                      if x2 < min2 then min2 = x2 end
+                      local max2 = 0
+                      local x3 = f.Urgent - min2
+                      if x3 > max2 then max2 = x3 end
+                      f.Urgent = max2
                     end
                   end
                 end
@@ -7205,7 +7445,25 @@ end
                         is7 = (x6 - x6 % mean) / mean % 4 > 0
                       end
                       if is7 then
-                        yields = f.Units + f.Later
+                        local urgentTickets = 0
+                        do
+                          local done2
+                          for i3 = 0, s_Flows_n - 1 do
+                            local f2 = s_Flows[i3]
+                            if f2.Key == 0 then
+                              local min3 = f2.Urgent
+                              local x7 = f2.Units + f2.Later
+                              if x7 < min3 then min3 = x7 end
+                              urgentTickets = min3
+                              done2 = true
+                              break
+                            end
+                          end
+                          if not done2 then
+                            urgentTickets = 0
+                          end
+                        end
+                        yields = urgentTickets
                         done = true
                         break
                       end
@@ -7401,6 +7659,13 @@ end
                             line2.Promised = min2
                           end
                         end
+                        local i4 = w.Unit
+                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                        local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                        local max2 = 1 < cost and 1 or cost
+                        local x3 = cost - (x2 - x2 % 4096) / 4096
+                        if x3 > max2 then max2 = x3 end
+                        local cost2 = max2
                         local gain2 = 0
                         do
                           local left = line2.Promised
@@ -7412,10 +7677,10 @@ end
                             local since = 0
                             do
                               if w.Size > w.Rate then
-                                local max2 = s_Slot
-                                local x2 = s_Closed - 1
-                                if x2 > max2 then max2 = x2 end
-                                since = max2
+                                local max3 = s_Slot
+                                local x4 = s_Closed - 1
+                                if x4 > max3 then max3 = x4 end
+                                since = max3
                               else
                                 since = s_Slot
                               end
@@ -7430,8 +7695,8 @@ end
                               do
                                 local rate = w.Rate
                                 local size = w.Size
-                                local x2 = size - left
-                                if n2 > (x2 - x2 % rate) / rate then
+                                local x4 = size - left
+                                if n2 > (x4 - x4 % rate) / rate then
                                   filled = size
                                 else
                                   filled = left + n2 * rate
@@ -7441,13 +7706,8 @@ end
                             end
                           end
                         end
-                        local i4 = w.Unit
-                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                        local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                        local max2 = 1 < cost and 1 or cost
-                        local x3 = cost - (x2 - x2 % 4096) / 4096
-                        if x3 > max2 then max2 = x3 end
-                        line2.Promised = gain2 - max2
+                        line2.Promised = gain2 - cost2
+                        if cost2 > line2.Largest then line2.Largest = cost2 end
                       end
                       s_Slot = slot
                     end
@@ -7544,23 +7804,26 @@ end
                   local slot = max2
                   if v_bound == 2 and op_Urgent then
                     v_turn = false
-                    local urgent = 0
+                    local urgentTickets = 0
                     do
                       local done
                       for i2 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i2]
-                        if f.Key == 0 - 0 then
-                          urgent = f.Units + f.Later
+                        if f.Key == 0 then
+                          local min2 = f.Urgent
+                          local x3 = f.Units + f.Later
+                          if x3 < min2 then min2 = x3 end
+                          urgentTickets = min2
                           done = true
                           break
                         end
                       end
                       if not done then
-                        urgent = 0
+                        urgentTickets = 0
                       end
                     end
                     local y = 1 > v_again and 1 or v_again
-                    local min2 = 1 + urgent
+                    local min2 = 1 + urgentTickets
                     local x3 = (1125899906842624 - 1125899906842624 % y) / y
                     if x3 < min2 then min2 = x3 end
                     local x4 = min2 * v_again
@@ -7644,7 +7907,7 @@ end
                     local x2 = shared[i2]
                     local place2 = 0
                     local f = s_Flows[x2.flow]
-                    place2 = Shared_place(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, v_back, slot, t)
+                    place2 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, v_back, slot, t)
                     local at2 = place2
                     local is3 = at2 > slot
                     if is3 then
@@ -8058,6 +8321,13 @@ end
                                     line2.Promised = min2
                                   end
                                 end
+                                local i4 = w.Unit
+                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                                local max2 = 1 < cost and 1 or cost
+                                local x3 = cost - (x2 - x2 % 4096) / 4096
+                                if x3 > max2 then max2 = x3 end
+                                local cost2 = max2
                                 local gain2 = 0
                                 do
                                   local left = line2.Promised
@@ -8069,10 +8339,10 @@ end
                                     local since = 0
                                     do
                                       if w.Size > w.Rate then
-                                        local max2 = s_Slot
-                                        local x2 = s_Closed - 1
-                                        if x2 > max2 then max2 = x2 end
-                                        since = max2
+                                        local max3 = s_Slot
+                                        local x4 = s_Closed - 1
+                                        if x4 > max3 then max3 = x4 end
+                                        since = max3
                                       else
                                         since = s_Slot
                                       end
@@ -8087,8 +8357,8 @@ end
                                       do
                                         local rate = w.Rate
                                         local size = w.Size
-                                        local x2 = size - left
-                                        if n2 > (x2 - x2 % rate) / rate then
+                                        local x4 = size - left
+                                        if n2 > (x4 - x4 % rate) / rate then
                                           filled = size
                                         else
                                           filled = left + n2 * rate
@@ -8098,13 +8368,8 @@ end
                                     end
                                   end
                                 end
-                                local i4 = w.Unit
-                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                local max2 = 1 < cost and 1 or cost
-                                local x3 = cost - (x2 - x2 % 4096) / 4096
-                                if x3 > max2 then max2 = x3 end
-                                line2.Promised = gain2 - max2
+                                line2.Promised = gain2 - cost2
+                                if cost2 > line2.Largest then line2.Largest = cost2 end
                               end
                               s_Slot = slot2
                             end
@@ -8114,7 +8379,7 @@ end
                           if not op_Urgent then
                             do
                               local slot2 = v_slot
-                              local had = v_number > 0
+                              local had = v_number > 0 and op_Ticket_Again < 2
                               for i2 = 0, l_Windows_n - 1 do
                                 local w = l_Windows[i2]
                                 local line2 = s_Lines[i2]
@@ -8180,6 +8445,13 @@ end
                                     line2.Promised = min2
                                   end
                                 end
+                                local i4 = w.Unit
+                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                                local max2 = 1 < cost and 1 or cost
+                                local x3 = cost - (x2 - x2 % 4096) / 4096
+                                if x3 > max2 then max2 = x3 end
+                                local cost2 = max2
                                 local gain2 = 0
                                 do
                                   local left = line2.Promised
@@ -8191,10 +8463,10 @@ end
                                     local since = 0
                                     do
                                       if w.Size > w.Rate then
-                                        local max2 = s_Slot
-                                        local x2 = s_Closed - 1
-                                        if x2 > max2 then max2 = x2 end
-                                        since = max2
+                                        local max3 = s_Slot
+                                        local x4 = s_Closed - 1
+                                        if x4 > max3 then max3 = x4 end
+                                        since = max3
                                       else
                                         since = s_Slot
                                       end
@@ -8209,8 +8481,8 @@ end
                                       do
                                         local rate = w.Rate
                                         local size = w.Size
-                                        local x2 = size - left
-                                        if n2 > (x2 - x2 % rate) / rate then
+                                        local x4 = size - left
+                                        if n2 > (x4 - x4 % rate) / rate then
                                           filled = size
                                         else
                                           filled = left + n2 * rate
@@ -8220,13 +8492,8 @@ end
                                     end
                                   end
                                 end
-                                local i4 = w.Unit
-                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                local max2 = 1 < cost and 1 or cost
-                                local x3 = cost - (x2 - x2 % 4096) / 4096
-                                if x3 > max2 then max2 = x3 end
-                                line2.Promised = gain2 - max2
+                                line2.Promised = gain2 - cost2
+                                if cost2 > line2.Largest then line2.Largest = cost2 end
                               end
                               s_Slot = slot2
                             end
@@ -8321,7 +8588,7 @@ end
                     if not is2 then
                       local min2 = 10 * l_Windows[l_Shortest].Interval
                       if 10000 < min2 then min2 = 10000 end
-                      is2 = a_Delay <= min2
+                      is2 = slot - own2 <= min2
                     end
                     is3 = is2
                   end
@@ -8347,8 +8614,8 @@ end
                               flow2 = s_Flows_n - 1
                             end
                           end
+                          local f = s_Flows[flow2]
                           do
-                            local f = s_Flows[flow2]
                             local slot2 = a_Ticket_Slot
                             local units2 = unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3
                             if slot2 <= f.Before then
@@ -8358,6 +8625,7 @@ end
                             end
                             if slot2 > f.Until then f.Until = slot2 end
                           end
+                          f.Urgent = f.Urgent + 1
                         end
                         unit = unit + 1
                       end
@@ -8882,6 +9150,14 @@ end
                         f.Later = max2
                       end
                     end
+                    local i3 = 0 - f.Key
+                    local min2 = 1
+                    local x2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                    if x2 < min2 then min2 = x2 end
+                    local max2 = 0
+                    local x3 = f.Urgent - min2
+                    if x3 > max2 then max2 = x3 end
+                    f.Urgent = max2
                   end
                 end
               end
@@ -9021,6 +9297,138 @@ end
       end
     elseif op_Kind == 6 or op_Kind == 7 then
       do
+        local slot = t > s_Slot and t or s_Slot
+        for i2 = 0, l_Windows_n - 1 do
+          local w = l_Windows[i2]
+          local line2 = s_Lines[i2]
+          local gain = 0
+          do
+            local left = line2.Promised
+            if slot <= s_Slot then
+              gain = left
+            else
+              local t2 = slot - w.Offset
+              local by2 = w.Interval
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = s_Slot
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = s_Slot
+                end
+              end
+              local t3 = since - w.Offset
+              local by3 = w.Interval
+              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+              if n2 <= 0 then
+                gain = left
+              else
+                local filled = 0
+                do
+                  local rate = w.Rate
+                  local size = w.Size
+                  local x2 = size - left
+                  if n2 > (x2 - x2 % rate) / rate then
+                    filled = size
+                  else
+                    filled = left + n2 * rate
+                  end
+                end
+                gain = filled
+              end
+            end
+          end
+          local gain2 = 0
+          do
+            local left = line2.Promised
+            if slot <= s_Slot then
+              gain2 = left
+            else
+              local t2 = slot - w.Offset
+              local by2 = w.Interval
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = s_Slot
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = s_Slot
+                end
+              end
+              local t3 = since - w.Offset
+              local by3 = w.Interval
+              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+              if n2 <= 0 then
+                gain2 = left
+              else
+                local filled = 0
+                do
+                  local rate = w.Rate
+                  local size = w.Size
+                  local x2 = size - left
+                  if n2 > (x2 - x2 % rate) / rate then
+                    filled = size
+                  else
+                    filled = left + n2 * rate
+                  end
+                end
+                gain2 = filled
+              end
+            end
+          end
+          local gain3 = 0
+          do
+            local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+            local min2 = w.Size
+            local x3 = line2.Left + (x2 - x2 % 4096) / 4096
+            if x3 < min2 then min2 = x3 end
+            if slot <= t then
+              gain3 = min2
+            else
+              local t2 = slot - w.Offset
+              local by2 = w.Interval
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = t
+                  local x4 = s_Closed - 1
+                  if x4 > max2 then max2 = x4 end
+                  since = max2
+                else
+                  since = t
+                end
+              end
+              local t3 = since - w.Offset
+              local by3 = w.Interval
+              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+              if n2 <= 0 then
+                gain3 = min2
+              else
+                local filled = 0
+                do
+                  local rate = w.Rate
+                  local size = w.Size
+                  local x4 = size - min2
+                  if n2 > (x4 - x4 % rate) / rate then
+                    filled = size
+                  else
+                    filled = min2 + n2 * rate
+                  end
+                end
+                gain3 = filled
+              end
+            end
+          end
+          line2.Promised = gain2 < gain3 and gain2 or gain3
+        end
+        s_Slot = slot
+      end
+      do
         local until2 = t + op_For
         local from2 = s_Closed > t and s_Closed or t
         if until2 > s_Closed then s_Closed = until2 end
@@ -9092,6 +9500,7 @@ end
             line2.Promised = left
             line2.Spare = 0
             line2.Taken = taken2
+            line2.Largest = 0
             line2.Fresh = 0
             line2.FreshFrom = s_LastID
             line2.Stale = 0
@@ -9235,7 +9644,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+    parts[#parts + 1] = pack('<dddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
@@ -9254,8 +9663,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddd', 15, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddd', 16, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
