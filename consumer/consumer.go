@@ -150,7 +150,8 @@ type Options struct {
 	// to 0: at any age.
 	MaxAge time.Duration
 
-	// DrainTime is how long Run waits for running handlers once its context has ended. Defaults to 30 seconds.
+	// DrainTime is how long Run waits for running handlers once its context has ended. Then their contexts end, too, and Run waits
+	// 1.25 seconds more. Defaults to 30 seconds.
 	DrainTime time.Duration
 
 	// FailFast makes Run return an error when it cannot reach the broker at the start. Defaults to false: Run waits for it.

@@ -42,7 +42,7 @@ type Middleware func(Handler) Handler
 // [IsPermanent] reports true for an error, reject the message without requeueing it. After any other error let the broker
 // deliver it again, with some pause.
 //
-// Limit returns the token on every path, also when the handler panics. It frees a slot that was booked for a message that p
+// Limit returns the token on every path, also when the handler panics. The panic then goes on to your loop. Limit frees a slot that was booked for a message that p
 // did not take. It panics if one of its arguments is nil.
 //
 // Limit recognizes a returning message by its headers and by the default exchange. So a publisher who may use the default
@@ -55,7 +55,9 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 // LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does. A nil
 // function means the zero Request.
 func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) drip.Request, p Postponer) Middleware {
-	w, err := worker.New(worker.Options[*amqp.Delivery]{Limiter: l, Entity: entity, Request: request})
+	w, err := worker.New(worker.Options[*amqp.Delivery]{
+		Limiter: l, Entity: entity, Request: request, ID: func(d *amqp.Delivery) string { return d.MessageId },
+	})
 	if err == nil && (p == nil || p == (*DelayQueues)(nil)) {
 		err = errors.New("consumer: the Postponer is missing")
 	}

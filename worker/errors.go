@@ -59,7 +59,7 @@ func (e *ThrottledError) Error() string {
 func (e *ThrottledError) Unwrap() error { return e.Cause }
 
 // Permanent returns the error of an operation, or of an entity function, that would fail again. The Worker gives the message
-// up without further attempts. cause may be nil.
+// up without further attempts, also if cause comes from Throttled or Later. cause may be nil.
 func Permanent(cause error) error { return &permanentError{cause} }
 
 type permanentError struct{ cause error }

@@ -37,6 +37,9 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		}
 		return err
 	})
+	if refused != nil && permanent(err) { // the operation gives its message up; the limiter knows of the refusal
+		refused = nil
+	}
 	switch {
 	case err == nil:
 		return Outcome{Kind: Done, Note: m.Note}

@@ -442,6 +442,27 @@ func TestRefusalOfAMuteLimiter(t *testing.T) {
 	}
 }
 
+// An operation may give up a message that the provider refuses. The refusal still closes the limit.
+func TestPermanentRefusal(t *testing.T) {
+	for name, failure := range map[string]error{
+		"Throttled": Permanent(Throttled(time.Minute, errors.New("429"))), "Later": Permanent(Later(time.Minute, errors.New("locked"))),
+		"joined": errors.Join(Throttled(time.Minute, nil), Permanent(errors.New("bad"))),
+	} {
+		bucket := buckettest.New(t, drip.Options{Size: 10})
+		w := newWorker(t, Options[string]{Limiter: bucket, Attempts: 3})
+		if out := w.Do(t.Context(), "shop", "", func(context.Context) error { return failure }); out.Kind != GivenUp {
+			t.Errorf("%s: Do = %+v, want given up", name, out)
+		}
+		status, err := bucket.Inspect(t.Context(), "shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if closed := status.ClosedUntil.After(time.Now()); closed != (name != "Later") {
+			t.Errorf("%s: closed %v", name, closed)
+		}
+	}
+}
+
 // The end of the context explains a failure, but not one that is permanent: that message does not run again.
 func TestPermanentWhenTheContextEnds(t *testing.T) {
 	for _, attempts := range []int{0, 3} {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/worker"
 )
 
 // --- What was there -------------------------------------------------------------------------------------------
@@ -102,11 +103,12 @@ func giveBack(d *amqp.Delivery, err error) error {
 	return d.Nack(false, !final)
 }
 
-// twice gives up a message whose second delivery fails in the handler, as the loop did.
+// twice gives up a message whose second delivery fails in the handler, as the loop did. drip postpones a copy, so a message that it
+// postpones in between has two deliveries again.
 func twice(handle handler) handler {
 	return func(ctx context.Context, d *amqp.Delivery) error {
 		err := handle(ctx, d)
-		if err != nil && d.Redelivered {
+		if refused := (*worker.ThrottledError)(nil); err != nil && d.Redelivered && !errors.As(err, &refused) {
 			return consumer.Permanent(err)
 		}
 		return err
