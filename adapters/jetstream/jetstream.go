@@ -197,7 +197,9 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 		stop()
 		err = msg.Ack()
 	}
-	if err != nil {
+	if errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
+		l.log.Warn("the handler has settled its message, which is the task of Consume", "sequence", meta.Sequence.Stream)
+	} else if err != nil {
 		l.log.Warn("a message will be delivered again", "sequence", meta.Sequence.Stream, "error", err)
 		return
 	}

@@ -1,8 +1,10 @@
 package dripjetstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -461,6 +463,23 @@ func TestConsumeAfterTheEnd(t *testing.T) {
 	cancel()
 	if err := limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { return nil }); err != nil {
 		t.Errorf("Consume = %v", err)
+	}
+}
+
+// A handler that acknowledges its message itself is named in the log. The message runs once.
+func TestHandlerAcknowledges(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var log bytes.Buffer
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{}, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	ran := 0
+	err := limit.Consume(ctx, c, 1, func(_ context.Context, m jetstream.Msg) error {
+		ran++
+		cancel()
+		return m.Ack()
+	})
+	if text := log.String(); err != nil || ran != 1 || !strings.Contains(text, "the handler has settled its message") || strings.Contains(text, "delivered again") {
+		t.Errorf("it ran %d times, %v, log: %s", ran, err, text)
 	}
 }
 
