@@ -292,6 +292,9 @@ func comesBack(t *testing.T, s storage.Storage, advance func(time.Duration), rou
 		if held == storage.NoRevision { // it is forgotten already
 			continue
 		}
+		if held == rev {
+			t.Fatalf("each Set gives a new revision, also for the same bytes: in round %d revision %d stays", round, rev)
+		}
 		if seen[held] {
 			t.Fatalf("%s: in round %d revision %d comes back", rule, round, held)
 		}

@@ -62,6 +62,18 @@ var wrong = map[string]func() storage.Storage{
 	"keys end at a zero byte": func() storage.Storage {
 		return keyed(func(k string) string { k, _, _ = strings.Cut(k, "\x00"); return k })
 	},
+	"keys are names of files": func() storage.Storage {
+		return keyed(func(k string) string { return strings.ReplaceAll(k, "/", "_") })
+	},
+	"keys have no spaces": func() storage.Storage {
+		return keyed(func(k string) string { return strings.ReplaceAll(k, " ", "%20") })
+	},
+	"keys have line feeds": func() storage.Storage {
+		return keyed(func(k string) string { return strings.ReplaceAll(k, "\r\n", "\n") })
+	},
+	"keys lose shared:": func() storage.Storage {
+		return keyed(func(k string) string { return strings.TrimPrefix(k, "shared:") })
+	},
 	"keys are lower case":      func() storage.Storage { return keyed(strings.ToLower) },
 	"keys are trimmed":         func() storage.Storage { return keyed(strings.TrimSpace) },
 	"keys are their hash tags": func() storage.Storage { return keyed(hashTag) },
