@@ -88,7 +88,11 @@ func (r report) write(out io.Writer, zone *time.Location, within bool, used []en
 		if r.Delay == 0 {
 			line("next", "a newcomer runs now%s", by)
 		} else {
-			line("next", "a newcomer runs %s%s", at(r.Time.Add(r.Delay)), by)
+			does := "runs"
+			if r.Bound == drip.BoundTokens { // nobody knows when a token is free
+				does = "asks again"
+			}
+			line("next", "a newcomer %s %s%s", does, at(r.Time.Add(r.Delay)), by)
 			for why := range strings.SplitSeq(r.Why(), "; ") {
 				line("", "%s", why)
 			}

@@ -166,6 +166,16 @@ func TestInspectCalendar(t *testing.T) {
 	})
 }
 
+// While all tokens are out nobody knows when one is free.
+func TestInspectTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b := buckettest.New(t, drip.Options{Size: 4, Concurrency: 1, Storage: s})
+		buckettest.Admit(t, b, "shop-1", drip.Request{})
+		prints(t, "next        a newcomer asks again 00:00:00.001, in 1ms", "inspect", url, "shop-1")
+	})
+}
+
 func TestInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
