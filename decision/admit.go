@@ -392,7 +392,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 		}
 		n := max(1, number-s.Head/16)
 		slot = max(slot, now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
-		if op.Kind == GetDelay { // it has no number when it asks again
+		if s.unnumbered(op) { // it has no number when it asks again
 			slot = max(slot, now+l.mean(s))
 		}
 	}
@@ -422,7 +422,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 		t.Again = 2
 	}
 	if !v.back || t.Number == 0 && (v.fresh || v.at > now && v.refund == 0) {
-		if op.Kind == Admit { // else it comes back without the number
+		if !s.unnumbered(op) {
 			s.Next++
 		}
 		t.Number = s.Next
@@ -431,7 +431,8 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 		}
 	}
 	if v.fresh {
-		if !op.Urgent { // an urgent one takes the slot of another one, and that one books again
+		// An urgent one takes the slot of another one, and that one books again. One without a number comes back without the slot.
+		if !op.Urgent && !(v.bound == BoundTokens && s.unnumbered(op)) {
 			l.promise(s, v.slot, op, v.number > 0 && op.Ticket.Again < 2)
 		}
 		t.Again = 0
@@ -473,7 +474,9 @@ func (l *Limits) promise(s *State, slot int64, op *Op, had bool) {
 		}
 		cost := line.weight(op.Cost[w.Unit])
 		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - cost
-		line.Largest = max(line.Largest, cost)
+		if 2*cost >= line.Largest {
+			line.Largest, line.LargestAt = max(line.Largest, cost), slot
+		}
 	}
 	s.Slot = slot
 }
@@ -482,6 +485,10 @@ func (l *Limits) promise(s *State, slot int64, op *Op, had bool) {
 func (line *Line) yield(w *Window, t *Ticket) {
 	line.Promised = min(w.Size, line.Promised+line.weight(t.Cost[w.Unit]))
 }
+
+// unnumbered reports whether an operation takes no place in the line for tokens: a GetDelay beside tickets, since it asks again as a
+// newcomer. If all callers use GetDelay, the more of them ask the later they come back.
+func (s *State) unnumbered(op *Op) bool { return op.Kind == GetDelay && s.LastID > 0 }
 
 // numbered reports whether a ticket has a number, and not one of before the entity was forgotten.
 func (s *State) numbered(t *Ticket) bool { return t.Number > 0 && t.Number <= s.Next }

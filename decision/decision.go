@@ -55,7 +55,8 @@ type Line struct {
 	Promised  int64  // the capacity that is left at State.Slot after all promises
 	Spare     int64  // how much newcomers may take although it is promised, by what booked operations left lately, in parts of a unit: see fades
 	Taken     int64  // how much of it they took in this interval
-	Largest   int64  // the largest cost that was promised since none was
+	Largest   int64  // the largest cost that was promised of late
+	LargestAt int64  // the last slot of about that cost
 	Fresh     int64  // the most that leases with an ID above FreshFrom may give back
 	FreshFrom int64
 	Stale     int64 // the most that older leases with an ID above StaleFrom may give back; others give back nothing

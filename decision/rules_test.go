@@ -797,6 +797,34 @@ func TestChangesToAndFro(t *testing.T) {
 	}
 }
 
+// The use above a Size that fell says nothing about the next interval, also if that begins with a Pin or an Unpin.
+func TestChangeOfASizeBesideAPin(t *testing.T) {
+	const day = 86_400_000
+	window := func(size int64) decision.Window { return decision.Window{Size: size, Rate: size, Interval: day} }
+	pin := decision.Op{Kind: decision.Pin, Pin: &decision.PinnedLimit{Window: perSecond(1000, 1000)}, For: 2 * day}
+	for name, c := range map[string]struct {
+		pinned bool
+		first  decision.Op // of the day
+	}{
+		"neither": {false, decision.Op{Kind: decision.GetDelay}}, "Pin": {false, pin}, "Unpin": {true, decision.Op{Kind: decision.Unpin}},
+	} {
+		e := newEntity(t, window(100))
+		if c.pinned {
+			e.do(0, pin)
+		}
+		e.settle(0, e.runs(0, 100, newcomer), 100)
+		e.l.Windows = []decision.Window{window(40)}
+		e.ready()
+		e.do(1000, decision.Op{Kind: decision.Pause, For: 1})
+		e.do(day+1000, c.first)
+		e.l.Windows = []decision.Window{window(100)}
+		e.ready()
+		if a := e.admit(day+5000, 99, newcomer); a.Delay > 0 {
+			t.Errorf("%s: on the next day 99 of 100 wait %d ms", name, a.Delay)
+		}
+	}
+}
+
 // The use stays counted if a level falls, and its rise gives the difference. Then Options with a smaller Size leave nothing.
 func TestChangeOfASizeAtALevel(t *testing.T) {
 	of := func(size int64) []decision.Window {

@@ -239,6 +239,9 @@ func (l *Limits) adopt(s *State, now int64) {
 				line.Left = min(line.Window.past(s, left, s.Now, now), w.past(s, left, s.Now, now))
 			} else {
 				line.Left = w.either(s, &line.Window, left, now)
+				if w.interval(now) > w.interval(s.Now) { // the use of an interval that is over
+					line.Over = 0
+				}
 			}
 			line.carry(w, s, used, now)
 		}
@@ -275,7 +278,7 @@ func (s *State) lapse(slot int64) {
 	s.Slot = slot
 	for i := range s.Lines {
 		if line := &s.Lines[i]; line.Window.Size > 0 { // else it is left out: see adopt
-			line.Promised, line.Spare, line.Taken, line.Largest = line.Left, 0, 0, 0
+			line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt = line.Left, 0, 0, 0, 0
 		}
 	}
 	for i := range s.Flows {
@@ -365,13 +368,16 @@ func (line *Line) measure(w *Window, s *State, now int64) (lost int64) {
 	if w.interval(s.Slot) > w.interval(s.Now) {
 		left := w.gain(s, line.Left, s.Now, w.begin(w.interval(now))-1)
 		lost = max(0, line.Taken+max(0, left)-max(0, w.Size-w.Rate))
+		if w.interval(max(line.LargestAt, s.Closed)) < w.interval(s.Now)-1 { // it has run, or does not come
+			line.Largest = 0
+		}
 		if left+w.Rate <= w.Size && s.Closed <= s.Now {
 			left -= max(0, min(line.Largest-1, w.gain(s, line.Left, s.Now, s.Slot)-line.Promised))
 		}
 		unused := max(0, line.Taken+max(0, left))
 		line.Spare = max(fades*unused, max(0, line.Spare)*(fades-1)/fades)
 	} else {
-		line.Spare, line.Largest = 0, 0
+		line.Spare, line.Largest, line.LargestAt = 0, 0, 0
 	}
 	line.Taken = 0
 	return lost

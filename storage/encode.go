@@ -27,10 +27,10 @@ func scalars(s *decision.State) [13]*int64 {
 }
 
 // ofLine are the numbers of a Line, in the order of their declaration.
-func ofLine(l *decision.Line) [18]*int64 {
+func ofLine(l *decision.Line) [19]*int64 {
 	w := &l.Window
 	return [...]*int64{
-		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Series, &w.Unit, &l.Left, &l.Over, &l.Promised, &l.Spare, &l.Taken, &l.Largest, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom,
+		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Series, &w.Unit, &l.Left, &l.Over, &l.Promised, &l.Spare, &l.Taken, &l.Largest, &l.LargestAt, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom,
 		&l.Saved, &l.Estimated,
 	}
 }
@@ -63,7 +63,7 @@ func ofCalendar(c *decision.Calendar) [14]*int64 {
 
 const (
 	numScalars    = len([13]*int64{})
-	numOfLine     = len([18]*int64{})
+	numOfLine     = len([19]*int64{})
 	numOfPin      = len([25]*int64{})
 	numOfFlow     = len([14]*int64{})
 	numOfCalendar = len([14]*int64{})

@@ -110,7 +110,7 @@ func TestEncodedFormat(t *testing.T) {
 	s := numbered(2)
 	b := storage.Encode(&s, []storage.Held{{ID: 101, End: 102}})
 	fields := int64(reflect.TypeFor[decision.State]().NumField() - 4)
-	numbers := fields + 2*18 + 25
+	numbers := fields + 2*19 + 25
 	want := []int64{17}
 	for i := range fields {
 		want = append(want, i+1)
@@ -119,8 +119,8 @@ func TestEncodedFormat(t *testing.T) {
 	for i := range numbers - fields {
 		want = append(want, fields+i+1)
 	}
-	first := len(want) - 2*18 - 25 // of the numbers of two lines and a pin; a Unit is the sixth of a Window
-	want[first+5], want[first+18+5], want[first+36+5], want[first+36+15], want[first+36+9] = 1, 2, 2, 3, 1
+	first := len(want) - 2*19 - 25 // of the numbers of two lines and a pin; a Unit is the sixth of a Window
+	want[first+5], want[first+19+5], want[first+38+5], want[first+38+15], want[first+38+9] = 1, 2, 2, 3, 1
 	want = append(want, 101, 102)
 	for i, w := range want {
 		if len(b) < 8*i+8 {

@@ -156,6 +156,29 @@ func TestLargeBehindSmall(t *testing.T) {
 	}
 }
 
+// One large operation that has run, or whose ticket is lost, holds up no newcomers afterwards.
+func TestOneLargeOperation(t *testing.T) {
+	for _, lost := range []float64{0.3, 1} {
+		first := true
+		report := mustRun(t, Scenario{
+			Name: "one large", Arrivals: Mixed(Burst(1400, 0), Poisson(7, 0, 1800*time.Second)), Operation: Fixed(50 * time.Millisecond), Late: Uniform(0, 20*time.Millisecond),
+			Options: drip.Options{Size: 1000, RefreshRate: 10, Concurrency: plenty}, LostTickets: lost,
+			Costs: func(*rand.Rand) (int, int) {
+				if first {
+					first = false
+					return 900, 900
+				}
+				return 1, 1
+			},
+		}, 1, Admit)
+		got, best := report.Results[0], report.Results[1]
+		t.Logf("%.0f %% lost: waits of %v on average and %v, at best %v and %v", 100*lost, got.Wait.Mean, got.Wait.P99, best.Wait.Mean, best.Wait.P99)
+		if got.Wait.P99 > best.Wait.P99+20*time.Second || got.Wait.Mean > best.Wait.Mean+2*time.Second {
+			t.Errorf("%.0f %% lost: waits of %v on average and %v, at best %v and %v", 100*lost, got.Wait.Mean, got.Wait.P99, best.Wait.Mean, best.Wait.P99)
+		}
+	}
+}
+
 // A long window gets back what operations leave. So a backlog for which it has room does not wait for its refresh, although
 // estimates would last for hours or days. The operations outlast the interval of a second, which gets little back. In half of the
 // runs no cost is known at first.

@@ -108,6 +108,19 @@ func TestGetDelayBesideTickets(t *testing.T) {
 	}
 }
 
+// A caller of GetDelay that lacks only a token books no capacity each time it asks.
+func TestGetDelayBooksNoTokens(t *testing.T) {
+	report := mustRun(t, Scenario{
+		Name: "asks", Arrivals: Burst(60, 0), Operation: Fixed(2 * time.Second), Plain: 0.3,
+		Options: drip.Options{Size: 100, RefreshRate: 100, Concurrency: 5, Windows: []drip.Window{{Size: 150, RefreshInterval: time.Hour}}},
+	}, 1, Admit)
+	got, best := report.Results[0], report.Results[1]
+	t.Logf("%v, at best %v, and %.1f postponements", got.Makespan, best.Makespan, got.Redeliveries.Mean)
+	if got.Done != got.Messages || got.Makespan > best.Makespan*5/4 {
+		t.Errorf("%d of %d messages ran in %v; want at most %v", got.Done, got.Messages, got.Makespan, best.Makespan*5/4)
+	}
+}
+
 // A window has gathered capacity for all, and only tokens are short. It does not matter how little the window brings.
 func TestBurstOfGatheredCapacity(t *testing.T) {
 	for _, c := range []struct {

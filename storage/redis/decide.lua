@@ -53,7 +53,7 @@ local function get(key, members)
     if rests ~= 0 or math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
-    rest = rest - lines * 144 - pins * 200 - flows * 112 - calendars * 112 - units - classes
+    rest = rest - lines * 152 - pins * 200 - flows * 112 - calendars * 112 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
@@ -165,7 +165,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
   if not known then
     from2 = l_Start
   end
-  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Over, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Largest, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
+  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Over, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Largest, pinned2_LargestAt, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
   if own3 < l_Windows_n then
     pinned2_Window_Size = l_Windows[own3].Size
     pinned2_Window_Rate = l_Windows[own3].Rate
@@ -189,6 +189,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         pinned2_Spare = s_Lines[p.Line - 1].Spare
         pinned2_Taken = s_Lines[p.Line - 1].Taken
         pinned2_Largest = s_Lines[p.Line - 1].Largest
+        pinned2_LargestAt = s_Lines[p.Line - 1].LargestAt
         pinned2_Fresh = s_Lines[p.Line - 1].Fresh
         pinned2_FreshFrom = s_Lines[p.Line - 1].FreshFrom
         pinned2_Stale = s_Lines[p.Line - 1].Stale
@@ -252,6 +253,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
               s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
               s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
+              s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
               s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
               s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
               s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
@@ -594,6 +596,14 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                   local x3 = line2.Taken + (0 > left2 and 0 or left2) - max2
                   if x3 > max3 then max3 = x3 end
                   lost = max3
+                  local t3 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
+                  local t4 = t3 - line2.Window_Offset
+                  local by4 = line2.Window_Interval
+                  local t5 = s_Now - line2.Window_Offset
+                  local by5 = line2.Window_Interval
+                  if (t4 - t4 % by4) / by4 < (t5 - t5 % by5) / by5 - 1 then
+                    line2.Largest = 0
+                  end
                   if left2 + line2.Window_Rate <= line2.Window_Size and s_Closed <= s_Now then
                     local gain2 = 0
                     do
@@ -601,8 +611,8 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                       if s_Slot <= s_Now then
                         gain2 = left3
                       else
-                        local t3 = s_Slot - line2.Window_Offset
-                        local by4 = line2.Window_Interval
+                        local t6 = s_Slot - line2.Window_Offset
+                        local by6 = line2.Window_Interval
                         local since = 0
                         do
                           if line2.Window_Size > line2.Window_Rate then
@@ -614,9 +624,9 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                             since = s_Now
                           end
                         end
-                        local t4 = since - line2.Window_Offset
-                        local by5 = line2.Window_Interval
-                        local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
+                        local t7 = since - line2.Window_Offset
+                        local by7 = line2.Window_Interval
+                        local n2 = (t6 - t6 % by6) / by6 - (t7 - t7 % by7) / by7
                         if n2 <= 0 then
                           gain2 = left3
                         else
@@ -650,7 +660,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                   if x6 > max5 then max5 = x6 end
                   line2.Spare = max5
                 else
-                  line2.Spare, line2.Largest = 0, 0
+                  line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
                 end
                 line2.Taken = 0
               end
@@ -968,6 +978,13 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               either = left > gain and left or gain
             end
             line2.Left = either
+            local t = now - w.Offset
+            local by2 = w.Interval
+            local t2 = s_Now - w.Offset
+            local by3 = w.Interval
+            if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
+              line2.Over = 0
+            end
           end
           do
             local t = now - w.Offset
@@ -988,7 +1005,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
     if i2 == own3 then
       do
         local at2 = s_Lines_n
-        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Over = pinned2_Over, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Largest = pinned2_Largest, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved, Estimated = pinned2_Estimated}
+        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Over = pinned2_Over, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Largest = pinned2_Largest, LargestAt = pinned2_LargestAt, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved, Estimated = pinned2_Estimated}
         s_Lines_n = s_Lines_n + 1
         while at2 > own3 do
           s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
@@ -1003,6 +1020,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           s_Lines[at2].Spare = s_Lines[at2 - 1].Spare
           s_Lines[at2].Taken = s_Lines[at2 - 1].Taken
           s_Lines[at2].Largest = s_Lines[at2 - 1].Largest
+          s_Lines[at2].LargestAt = s_Lines[at2 - 1].LargestAt
           s_Lines[at2].Fresh = s_Lines[at2 - 1].Fresh
           s_Lines[at2].FreshFrom = s_Lines[at2 - 1].FreshFrom
           s_Lines[at2].Stale = s_Lines[at2 - 1].Stale
@@ -1023,6 +1041,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         s_Lines[own3].Spare = pinned2_Spare
         s_Lines[own3].Taken = pinned2_Taken
         s_Lines[own3].Largest = pinned2_Largest
+        s_Lines[own3].LargestAt = pinned2_LargestAt
         s_Lines[own3].Fresh = pinned2_Fresh
         s_Lines[own3].FreshFrom = pinned2_FreshFrom
         s_Lines[own3].Stale = pinned2_Stale
@@ -1032,7 +1051,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
       end
       s_Pins[0].Line = own3 + 1
     elseif i2 >= s_Lines_n and known then
-      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0, Estimated = 0}
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, LargestAt = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     elseif i2 >= s_Lines_n then
       local gain = 0
@@ -1074,7 +1093,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           end
         end
       end
-      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, LargestAt = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     end
     local line2 = s_Lines[i2]
@@ -1091,6 +1110,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
       line2.Spare = 0
       line2.Taken = 0
       line2.Largest = 0
+      line2.LargestAt = 0
       line2.Fresh = 0
       line2.FreshFrom = 0
       line2.Stale = 0
@@ -1211,6 +1231,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
             line2.Spare = 0
             line2.Taken = 0
             line2.Largest = 0
+            line2.LargestAt = 0
           end
         end
       end
@@ -1953,6 +1974,7 @@ function Shared_advance(x, now)
                   x.State_Lines[place2 - 1].Spare = x.State_Lines[place2].Spare
                   x.State_Lines[place2 - 1].Taken = x.State_Lines[place2].Taken
                   x.State_Lines[place2 - 1].Largest = x.State_Lines[place2].Largest
+                  x.State_Lines[place2 - 1].LargestAt = x.State_Lines[place2].LargestAt
                   x.State_Lines[place2 - 1].Fresh = x.State_Lines[place2].Fresh
                   x.State_Lines[place2 - 1].FreshFrom = x.State_Lines[place2].FreshFrom
                   x.State_Lines[place2 - 1].Stale = x.State_Lines[place2].Stale
@@ -1975,6 +1997,7 @@ function Shared_advance(x, now)
                     line2.Spare = 0
                     line2.Taken = 0
                     line2.Largest = 0
+                    line2.LargestAt = 0
                   end
                 end
               end
@@ -2241,6 +2264,15 @@ function Shared_advance(x, now)
                 local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
                 if x4 > max3 then max3 = x4 end
                 lost = max3
+                local t8 = line2.LargestAt > x.State_Closed and line2.LargestAt or x.State_Closed
+                local t9 = t8 - w.Offset
+                local by6 = w.Interval
+                local t10 = x.State_Now
+                local t11 = t10 - w.Offset
+                local by7 = w.Interval
+                if (t9 - t9 % by6) / by6 < (t11 - t11 % by7) / by7 - 1 then
+                  line2.Largest = 0
+                end
                 if left2 + w.Rate <= w.Size and x.State_Closed <= x.State_Now then
                   local gain2 = 0
                   do
@@ -2250,8 +2282,8 @@ function Shared_advance(x, now)
                     if to2 <= from2 then
                       gain2 = left3
                     else
-                      local t8 = to2 - w.Offset
-                      local by6 = w.Interval
+                      local t12 = to2 - w.Offset
+                      local by8 = w.Interval
                       local since = 0
                       do
                         if w.Size > w.Rate then
@@ -2263,9 +2295,9 @@ function Shared_advance(x, now)
                           since = from2
                         end
                       end
-                      local t9 = since - w.Offset
-                      local by7 = w.Interval
-                      local n2 = (t8 - t8 % by6) / by6 - (t9 - t9 % by7) / by7
+                      local t13 = since - w.Offset
+                      local by9 = w.Interval
+                      local n2 = (t12 - t12 % by8) / by8 - (t13 - t13 % by9) / by9
                       if n2 <= 0 then
                         gain2 = left3
                       else
@@ -2299,7 +2331,7 @@ function Shared_advance(x, now)
                 if x7 > max5 then max5 = x7 end
                 line2.Spare = max5
               else
-                line2.Spare, line2.Largest = 0, 0
+                line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
               end
               line2.Taken = 0
             end
@@ -5142,9 +5174,9 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
     local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<dddddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
-      from = from + 144
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_LargestAt, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, LargestAt = line_LargestAt, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
+      from = from + 152
     end
     for i = 0, s_Pins_n - 1 do
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
@@ -5399,7 +5431,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<dddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+    parts[#parts + 1] = pack('<ddddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
@@ -5418,8 +5450,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddd', 16, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddddd', 16, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
@@ -5473,9 +5505,9 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
     local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<dddddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
-      from = from + 144
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_LargestAt, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, LargestAt = line_LargestAt, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
+      from = from + 152
     end
     for i = 0, s_Pins_n - 1 do
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
@@ -5683,6 +5715,7 @@ end
                   s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
                   s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
                   s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
+                  s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
                   s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
                   s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
                   s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
@@ -5705,6 +5738,7 @@ end
                     line2.Spare = 0
                     line2.Taken = 0
                     line2.Largest = 0
+                    line2.LargestAt = 0
                   end
                 end
               end
@@ -6087,6 +6121,7 @@ end
                       s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
                       s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
                       s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
+                      s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
                       s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
                       s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
                       s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
@@ -6109,6 +6144,7 @@ end
                         line2.Spare = 0
                         line2.Taken = 0
                         line2.Largest = 0
+                        line2.LargestAt = 0
                       end
                     end
                   end
@@ -6369,6 +6405,14 @@ end
                     local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
                     if x4 > max3 then max3 = x4 end
                     lost = max3
+                    local t6 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
+                    local t7 = t6 - w.Offset
+                    local by6 = w.Interval
+                    local t8 = s_Now - w.Offset
+                    local by7 = w.Interval
+                    if (t7 - t7 % by6) / by6 < (t8 - t8 % by7) / by7 - 1 then
+                      line2.Largest = 0
+                    end
                     if left2 + w.Rate <= w.Size and s_Closed <= s_Now then
                       local gain2 = 0
                       do
@@ -6376,8 +6420,8 @@ end
                         if s_Slot <= s_Now then
                           gain2 = left3
                         else
-                          local t6 = s_Slot - w.Offset
-                          local by6 = w.Interval
+                          local t9 = s_Slot - w.Offset
+                          local by8 = w.Interval
                           local since = 0
                           do
                             if w.Size > w.Rate then
@@ -6389,9 +6433,9 @@ end
                               since = s_Now
                             end
                           end
-                          local t7 = since - w.Offset
-                          local by7 = w.Interval
-                          local n2 = (t6 - t6 % by6) / by6 - (t7 - t7 % by7) / by7
+                          local t10 = since - w.Offset
+                          local by9 = w.Interval
+                          local n2 = (t9 - t9 % by8) / by8 - (t10 - t10 % by9) / by9
                           if n2 <= 0 then
                             gain2 = left3
                           else
@@ -6425,7 +6469,7 @@ end
                     if x7 > max5 then max5 = x7 end
                     line2.Spare = max5
                   else
-                    line2.Spare, line2.Largest = 0, 0
+                    line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
                   end
                   line2.Taken = 0
                 end
@@ -7707,7 +7751,9 @@ end
                           end
                         end
                         line2.Promised = gain2 - cost2
-                        if cost2 > line2.Largest then line2.Largest = cost2 end
+                        if 2 * cost2 >= line2.Largest then
+                          line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot
+                        end
                       end
                       s_Slot = slot
                     end
@@ -7862,7 +7908,7 @@ end
                       local x6 = min2 * v_pace
                       local x7 = t + (x6 - x6 % 1000) / 1000
                       if x7 > slot then slot = x7 end
-                      if op_Kind == 0 then
+                      if op_Kind == 0 and s_LastID > 0 then
                         local x8 = s_Held + l_Guess
                         local y = s_Ended + 1
                         local x9 = t + (x8 - x8 % y) / y
@@ -8249,7 +8295,7 @@ end
                           t2_Again = 2
                         end
                         if not v_back or t2_Number == 0 and (v_fresh or v_at > t and v_refund == 0) then
-                          if op_Kind == 2 then
+                          if not (op_Kind == 0 and s_LastID > 0) then
                             s_Next = s_Next + 1
                           end
                           t2_Number = s_Next
@@ -8369,14 +8415,16 @@ end
                                   end
                                 end
                                 line2.Promised = gain2 - cost2
-                                if cost2 > line2.Largest then line2.Largest = cost2 end
+                                if 2 * cost2 >= line2.Largest then
+                                  line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
+                                end
                               end
                               s_Slot = slot2
                             end
                           end
                         end
                         if v_fresh then
-                          if not op_Urgent then
+                          if not op_Urgent and not (v_bound == 2 and op_Kind == 0 and s_LastID > 0) then
                             do
                               local slot2 = v_slot
                               local had = v_number > 0 and op_Ticket_Again < 2
@@ -8493,7 +8541,9 @@ end
                                   end
                                 end
                                 line2.Promised = gain2 - cost2
-                                if cost2 > line2.Largest then line2.Largest = cost2 end
+                                if 2 * cost2 >= line2.Largest then
+                                  line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
+                                end
                               end
                               s_Slot = slot2
                             end
@@ -9501,6 +9551,7 @@ end
             line2.Spare = 0
             line2.Taken = taken2
             line2.Largest = 0
+            line2.LargestAt = 0
             line2.Fresh = 0
             line2.FreshFrom = s_LastID
             line2.Stale = 0
@@ -9644,7 +9695,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<dddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+    parts[#parts + 1] = pack('<ddddddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
@@ -9663,8 +9714,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddd', 16, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddddd', 16, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)

@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -891,5 +892,72 @@ func TestCloseAfterLeaving(t *testing.T) {
 	}
 	if e, err := direct.Read(t.Context(), "shop"); err != nil || e.State.Plain != 1 {
 		t.Errorf("%d tokens are out, %v; want the 1 of the caller that stayed", e.State.Plain, err)
+	}
+}
+
+// impatient is a hook that gives a command up after a time, as a circuit breaker does.
+type impatient struct{}
+
+var errImpatient = errors.New("given up")
+
+func (impatient) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+func (impatient) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		done := make(chan error, 1)
+		go func() { done <- next(ctx, cmd) }()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(250 * time.Millisecond):
+			return errImpatient
+		}
+	}
+}
+func (impatient) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+// A hook gives a call up that is sent later. No other value takes the place of its argument meanwhile.
+func TestCallGivenUpByAHook(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // a sync.Pool has a part for each
+	server := servers.OwnRedis(t)
+	admin := connect(t, server.Addr())
+	var slow atomic.Bool
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if slow.CompareAndSwap(true, false) {
+			time.Sleep(600 * time.Millisecond)
+		}
+		return net.Dial(network, addr)
+	}})
+	t.Cleanup(func() { client.Close() })
+	client.AddHook(impatient{})
+	s := newStorageWith(t, client, redis.Options{})
+	l := limits(1000, 1000, 3_600_000, 1000)
+	for range 4 {
+		getDelay(t, s, "small", &l)
+	}
+	for range 500 {
+		getDelay(t, s, "large", &l)
+	}
+	before, err := s.Read(t.Context(), "small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes")
+	time.Sleep(20 * time.Millisecond)
+	slow.Store(true)
+	if _, err := s.Do(context.Background(), "small", &l, nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); err == nil {
+		t.Fatal("the hook did not give the call up")
+	}
+	for range 20 {
+		getDelay(t, s, "large", &l)
+	}
+	time.Sleep(1200 * time.Millisecond)
+	after, err := s.Read(t.Context(), "small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.State.Plain > before.State.Plain+1 {
+		t.Errorf("plain tokens of small: %d before, %d after one call", before.State.Plain, after.State.Plain)
 	}
 }

@@ -51,8 +51,8 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 	return swaps
 }
 
-// stored handles the results of a swap.
-func (l *lane) stored(c swap) {
+// stored handles the results of a swap. It returns false if there are none.
+func (l *lane) stored(c swap) bool {
 	s := l.storage
 	now, refused, err := c.swapped(len(c.turns))
 	err = s.failure(err)
@@ -90,6 +90,7 @@ func (l *lane) stored(c swap) {
 			p.record.entity, p.stored = nil, false
 		}
 	}
+	return err == nil
 }
 
 var errNotSwap = errors.New("the answer is not swap.lua's")

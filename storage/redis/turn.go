@@ -58,7 +58,6 @@ var unused = sync.Pool{New: func() any { return new(buffers) }}
 // decide decides the calls of a batch in one pipeline, and the refused ones in a second pipeline.
 func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	s, b := l.storage, unused.Get().(*buffers)
-	defer unused.Put(b)
 	b.values = b.values[:0]
 	turns := make([]*turn, len(waiting))
 	for i, w := range waiting {
@@ -73,6 +72,7 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 		}
 		s.script(t, others)
 	}
+	lost := false // a hook of the client that has given up a call may still send it
 	for len(turns) > 0 {
 		swaps := s.swaps(turns)
 		var commands []*command
@@ -84,7 +84,7 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 		}
 		run(s.client, commands)
 		for _, c := range swaps {
-			l.stored(c)
+			lost = !l.stored(c) || lost
 		}
 		var done []*batch.Turn
 		turns = slices.DeleteFunc(turns, func(t *turn) bool {
@@ -101,6 +101,9 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 			return true
 		})
 		answered(done)
+	}
+	if !lost {
+		unused.Put(b)
 	}
 }
 
