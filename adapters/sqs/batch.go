@@ -33,13 +33,14 @@ type entry[E any] struct {
 	ctx  context.Context // of the caller, who leaves when it ends
 	e    E
 	done chan error
+	sent bool // guarded by mu
 }
 
-// do waits for callTimeout at most, for the calls before its own, too.
+// do waits for callTimeout at most until its own call begins, and then for the end of that.
 func (b *batches[E]) do(ctx context.Context, e E) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	w := &entry[E]{ctx, e, make(chan error, 1)}
+	w := &entry[E]{ctx: ctx, e: e, done: make(chan error, 1)}
 	b.mu.Lock()
 	b.waiting = append(b.waiting, w)
 	if b.calls < mostCalls {
@@ -51,8 +52,14 @@ func (b *batches[E]) do(ctx context.Context, e E) error {
 	case err := <-w.done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	b.mu.Lock()
+	sent := w.sent
+	b.mu.Unlock()
+	if sent { // nobody knows yet whether SQS does it
+		return <-w.done
+	}
+	return ctx.Err()
 }
 
 func (b *batches[E]) run() {
@@ -61,6 +68,7 @@ func (b *batches[E]) run() {
 		var taken []*entry[E]
 		for len(b.waiting) > 0 && len(taken) < mostEntries {
 			if b.waiting[0].ctx.Err() == nil {
+				b.waiting[0].sent = true
 				taken = append(taken, b.waiting[0])
 			}
 			b.waiting = b.waiting[1:]
@@ -87,7 +95,9 @@ func (b *batches[E]) send(taken []*entry[E]) {
 	if refused := smithy.APIError(nil); errors.As(err, &refused) && len(taken) > 1 {
 		// SQS may refuse all for one of them, or because they are too large together.
 		for _, w := range taken {
-			if w.ctx.Err() == nil { // else its caller has told that it failed
+			if err := w.ctx.Err(); err != nil {
+				w.done <- err
+			} else {
 				b.send([]*entry[E]{w})
 			}
 		}
