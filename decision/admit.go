@@ -392,8 +392,8 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 		}
 		n := max(1, number-s.Head/16)
 		slot = max(slot, now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
-		if s.unnumbered(op) { // it has no number when it asks again
-			slot = max(slot, now+l.mean(s))
+		if s.unnumbered(op) { // it has no number when it asks again, and until AgainUS no token is for it
+			slot = max(slot, now+max(l.mean(s), max(0, s.AgainUS/1000-now)/4))
 		}
 	}
 	if !v.fresh && t.Slot > now {

@@ -7911,8 +7911,14 @@ end
                       if op_Kind == 0 and s_LastID > 0 then
                         local x8 = s_Held + l_Guess
                         local y = s_Ended + 1
-                        local x9 = t + (x8 - x8 % y) / y
-                        if x9 > slot then slot = x9 end
+                        local max5 = 0
+                        local x9 = (s_AgainUS - s_AgainUS % 1000) / 1000 - t
+                        if x9 > max5 then max5 = x9 end
+                        local max6 = (x8 - x8 % y) / y
+                        local x10 = (max5 - max5 % 4) / 4
+                        if x10 > max6 then max6 = x10 end
+                        local x11 = t + max6
+                        if x11 > slot then slot = x11 end
                       end
                     end
                     if not v_fresh and op_Ticket_Slot > t then
