@@ -2,6 +2,7 @@ package drip_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -94,5 +95,62 @@ func TestGetDelayWithinShared(t *testing.T) {
 					c.app, c.calls, inBlocks, mean, most, last, c.last+1000)
 			}
 		}
+	}
+}
+
+// Callers of GetDelay that lack only a token of their entity book nothing of a shared limit.
+func TestGetDelayBooksNothingShared(t *testing.T) {
+	now := time.Date(2026, 3, 1, 4, 20, 8, 0, time.UTC).UnixMilli()
+	begin := now
+	b, err := drip.New(drip.Options{
+		Size: 36000, RefreshRate: 36000, Concurrency: 3, Shared: map[string]drip.Limit{"a": {Size: 1140, RefreshInterval: time.Minute}},
+		Clock: func() time.Time { return time.UnixMilli(now) }, Start: time.Unix(0, 0),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, ctx, events := rand.New(rand.NewPCG(1, 2)), context.Background(), map[int64][]func(){}
+	left := 568
+	at := func(ms int64, do func()) { events[ms] = append(events[ms], do) }
+	for i := range 568 {
+		id, plain, took := fmt.Sprint(r.IntN(4)), r.IntN(10) < 3, 1+r.Int64N(55)
+		var ask func(ticket drip.Ticket)
+		ask = func(ticket drip.Ticket) {
+			var a drip.Admission
+			if plain {
+				a.Delay, err = b.GetDelay(ctx, id)
+			} else {
+				a, err = b.Admit(ctx, id, drip.Request{Ticket: ticket})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Delay > 0 {
+				at(now+a.Delay.Milliseconds()+r.Int64N(20), func() { ask(a.Ticket) })
+				return
+			}
+			left--
+			at(now+took, func() {
+				if plain {
+					err = b.ReturnToken(ctx, id)
+				} else {
+					err = b.Settle(ctx, id, a.Lease, 1)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		at(begin+int64(i)/100, func() { ask(drip.Ticket{}) })
+	}
+	for ; left > 0 && now < begin+600_000; now++ {
+		for len(events[now]) > 0 {
+			do := events[now][0]
+			events[now] = events[now][1:]
+			do()
+		}
+	}
+	if now-begin > 5000 {
+		t.Errorf("it took %d ms; want less than 2 s", now-begin)
 	}
 }

@@ -162,7 +162,9 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot,
 			f.Left = l.ahead(s, f, end, now) - cost
 			f.End = end
 		}
-		x.book(f, op, v.back, &a.Ticket, now)
+		if a.Limit > 0 || v.bound != BoundTokens || !s.unnumbered(op) { // it comes back without the slot
+			x.book(f, op, v.back, &a.Ticket, now)
+		}
 	}
 }
 

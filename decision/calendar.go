@@ -118,9 +118,11 @@ func (x *Shared) expects(booked, window int64) int64 {
 // in returns the time in a grain at which the next unit has its turn. Units beyond the rate of a full grain displace others from
 // its beginning on.
 func (x *Shared) in(n int64) int64 {
-	c, w, after := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest], int64(0)
-	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-		after = x.expects(c.at(n)%x.rate, x.Limits.Shortest) / w.Rate * w.Interval % c.Grain
+	c, after := &x.State.Calendars[0], int64(0)
+	for i := range x.Limits.Windows {
+		if w := &x.Limits.Windows[i]; c.holds(n) && w.Interval < c.Grain && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
+			after = max(after, x.expects(c.at(n)%x.rate, int64(i))/w.Rate*w.Interval%c.Grain)
+		}
 	}
 	if c.holds(n) && x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
 		after = max(after, c.at(n)%x.rate/max(1, x.units)*x.Limits.pace(x.State)/1000)

@@ -69,7 +69,12 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
 	x.slow = l.slow(x.State)
-	x.rate = max(1, min(x.grain, min(max(1, l.Grain*1000/pace), mostBooked)*x.units))
+	operations := min(max(1, l.Grain*1000/pace), mostBooked)
+	usual := max(x.units, min(c.Largest/64, mostBooked))
+	if operations*usual < x.grain { // tokens are short, and a small operation takes one, too
+		x.units = usual
+	}
+	x.rate = max(1, min(x.grain, operations*usual))
 	x.units = min(x.units*x.slow, mostBooked)
 	x.large, x.gathered = x.units > x.rate, 0
 	f.expire(now - l.grace())
@@ -149,7 +154,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
 	} else if x.bound == BoundNone && (x.free < 1 || !back && !leaves && s.AgainUS > now*1000) {
-		x.bound, x.token = BoundTokens, back && x.below || due == 0 || leaves
+		x.bound, x.token = BoundTokens, back && (x.below || x.room && c.Grain > soon) || due == 0 || leaves
 		if out >= l.Tokens {
 			x.overdue = l.overdue(s, now)
 		}
@@ -281,7 +286,7 @@ func (x *Shared) keeps(op *Op, back bool, t, now int64) int64 {
 		return max(t, op.Ticket.Slot)
 	}
 	if !back && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
-		if at := max(t, now+min(x.due/max(1, x.units), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
+		if at := max(t, now+min(x.due/max(1, x.units, min(c.Largest/64, mostBooked)), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
 			return at
 		}
 	}

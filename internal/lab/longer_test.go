@@ -380,3 +380,88 @@ func TestSharedOwnMinutes(t *testing.T) {
 		}
 	}
 }
+
+// Each of several windows that are shorter than a grain spreads the tickets of the grain.
+func TestSharedShortWindows(t *testing.T) {
+	for _, limit := range []drip.Limit{
+		{Size: 15, RefreshInterval: 100 * time.Millisecond, Windows: []drip.Window{{Size: 3, RefreshInterval: time.Millisecond}}},
+		{Size: 1500, RefreshInterval: 100 * time.Millisecond, Unit: "tok", Windows: []drip.Window{{Size: 3, RefreshInterval: time.Millisecond}}},
+		{Size: 1500, RefreshInterval: 200 * time.Millisecond, Unit: "tok", Windows: []drip.Window{{Size: 10, RefreshInterval: 20 * time.Millisecond}}},
+	} {
+		s := SharedScenario{
+			Name: "short", Options: drip.Options{Size: 10000, RefreshRate: 10000, Shared: map[string]drip.Limit{"app": limit}},
+			Entities: entities(5), Operation: Uniform(time.Millisecond, 761*time.Millisecond),
+			Messages: func(r *rand.Rand) (ms []SharedMessage) {
+				for range 1500 {
+					ms = append(ms, SharedMessage{Entity: r.IntN(5)})
+				}
+				return ms
+			},
+		}
+		if limit.Unit != "" {
+			s.Units = map[string]Costs{"tok": func(r *rand.Rand) (int, int) { n := 40 + r.IntN(60); return n, n }}
+		}
+		r, err := RunShared(s, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Makespan > r.Fluid*5/4 {
+			t.Errorf("%+v: %v, best %v, %v postponements", limit, r.Makespan, r.Fluid, r.Redeliveries)
+		}
+	}
+}
+
+// A ticket that only lacks a token does not wait for the next hour.
+func TestSharedHourAndTokens(t *testing.T) {
+	for _, c := range []struct {
+		before, interval time.Duration
+		n, size          int
+	}{{947 * time.Millisecond, time.Hour, 227, 3600}, {23 * time.Millisecond, time.Hour, 227, 3600}, {30 * time.Second, time.Minute, 200, 100}} {
+		r, err := RunShared(SharedScenario{
+			Name: "hour", Begin: Begin.Add(time.Hour - c.before), Entities: entities(4), Operation: Uniform(time.Millisecond, time.Second),
+			Options: drip.Options{Size: 42, RefreshRate: 14, Shared: map[string]drip.Limit{"app": {Size: c.size, RefreshInterval: c.interval, Concurrency: 6}}},
+			Messages: func(r *rand.Rand) (ms []SharedMessage) {
+				for range c.n {
+					ms = append(ms, SharedMessage{Entity: r.IntN(4)})
+				}
+				return ms
+			},
+		}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Makespan > r.Fluid*3/2 {
+			t.Errorf("%v: %v, mean wait %v; best %v", c, r.Makespan, r.Wait.Mean, r.Fluid)
+		}
+	}
+}
+
+// Small operations do not wait for the next hour behind large ones.
+func TestSharedSmallBesideLarge(t *testing.T) {
+	for _, large := range []int{100, 1000} {
+		for _, span := range []int64{1, 100_000} {
+			r, err := RunShared(SharedScenario{
+				Name: "small", Begin: Begin.Add(15 * time.Second), Entities: entities(6), Operation: Uniform(time.Millisecond, time.Second),
+				Options: drip.Options{
+					Size: 10_000_000, RefreshRate: 10_000_000, Shared: map[string]drip.Limit{"app": {Size: 1_000_000, RefreshInterval: time.Hour, Concurrency: 2}},
+				},
+				Messages: func(r *rand.Rand) (ms []SharedMessage) {
+					for range 400 {
+						m := SharedMessage{Entity: r.IntN(6), Cost: large, At: time.Duration(r.Int64N(span)) * time.Millisecond}
+						if r.IntN(3) == 0 {
+							m.Cost, m.Watched = 1, true
+						}
+						ms = append(ms, m)
+					}
+					return ms
+				},
+			}, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Makespan > r.Fluid*3/2 {
+				t.Errorf("large %d, span %d: %v, watched %v; best %v, %v", large, span, r.Makespan, r.Watched, r.Fluid, r.FluidWatched)
+			}
+		}
+	}
+}

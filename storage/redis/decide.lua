@@ -2725,13 +2725,21 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
   local max2 = 1
   local x9 = (x8 - x8 % pace2) / pace2
   if x9 > max2 then max2 = x9 end
-  local min5 = x.grain
-  local x10 = (max2 < 16777215 and max2 or 16777215) * x.units
-  if x10 < min5 then min5 = x10 end
-  x.rate = 1 > min5 and 1 or min5
-  local min6 = x.units * x.slow
-  if 16777215 < min6 then min6 = 16777215 end
-  x.units = min6
+  local operations2 = max2 < 16777215 and max2 or 16777215
+  local x10 = c2.Largest
+  local min5 = (x10 - x10 % 64) / 64
+  if 16777215 < min5 then min5 = 16777215 end
+  local usual = x.units > min5 and x.units or min5
+  if operations2 * usual < x.grain then
+    x.units = usual
+  end
+  local min6 = x.grain
+  local x11 = operations2 * usual
+  if x11 < min6 then min6 = x11 end
+  x.rate = 1 > min6 and 1 or min6
+  local min7 = x.units * x.slow
+  if 16777215 < min7 then min7 = 16777215 end
+  x.units = min7
   x.large, x.gathered = x.units > x.rate, 0
   do
     local at2 = now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
@@ -2768,57 +2776,57 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
         local part4 = 1
         local each2 = x.Limits_Parts_0
         local y5 = 1 > each2 and 1 or each2
-        local min7 = op_Ticket_Cost_0
-        local x11 = (1099511627776 - 1099511627776 % y5) / y5
-        if x11 < min7 then min7 = x11 end
-        local x12 = min7 * each2
-        if x12 > part4 then part4 = x12 end
+        local min8 = op_Ticket_Cost_0
+        local x12 = (1099511627776 - 1099511627776 % y5) / y5
+        if x12 < min8 then min8 = x12 end
+        local x13 = min8 * each2
+        if x13 > part4 then part4 = x13 end
         local each3 = x.Limits_Parts_1
         local y6 = 1 > each3 and 1 or each3
-        local min8 = op_Ticket_Cost_1
-        local x13 = (1099511627776 - 1099511627776 % y6) / y6
-        if x13 < min8 then min8 = x13 end
-        local x14 = min8 * each3
-        if x14 > part4 then part4 = x14 end
+        local min9 = op_Ticket_Cost_1
+        local x14 = (1099511627776 - 1099511627776 % y6) / y6
+        if x14 < min9 then min9 = x14 end
+        local x15 = min9 * each3
+        if x15 > part4 then part4 = x15 end
         local each4 = x.Limits_Parts_2
         local y7 = 1 > each4 and 1 or each4
-        local min9 = op_Ticket_Cost_2
-        local x15 = (1099511627776 - 1099511627776 % y7) / y7
-        if x15 < min9 then min9 = x15 end
-        local x16 = min9 * each4
-        if x16 > part4 then part4 = x16 end
+        local min10 = op_Ticket_Cost_2
+        local x16 = (1099511627776 - 1099511627776 % y7) / y7
+        if x16 < min10 then min10 = x16 end
+        local x17 = min10 * each4
+        if x17 > part4 then part4 = x17 end
         local each5 = x.Limits_Parts_3
         local y8 = 1 > each5 and 1 or each5
-        local min10 = op_Ticket_Cost_3
-        local x17 = (1099511627776 - 1099511627776 % y8) / y8
-        if x17 < min10 then min10 = x17 end
-        local x18 = min10 * each5
-        if x18 > part4 then part4 = x18 end
+        local min11 = op_Ticket_Cost_3
+        local x18 = (1099511627776 - 1099511627776 % y8) / y8
+        if x18 < min11 then min11 = x18 end
+        local x19 = min11 * each5
+        if x19 > part4 then part4 = x19 end
         part3 = part4
       end
     end
     local part4 = part3
     do
       local max3 = 0
-      local x11 = op_Ticket_Slot - x.Limits_Zero
-      if x11 > max3 then max3 = x11 end
+      local x12 = op_Ticket_Slot - x.Limits_Zero
+      if x12 > max3 then max3 = x12 end
       local y5 = x.Limits_Grain
       local n2 = (max3 - max3 % y5) / y5
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x12 = part4 + x.Limits_Scale - 1
+          local x13 = part4 + x.Limits_Scale - 1
           local y6 = x.Limits_Scale
-          local min7 = (x12 - x12 % y6) / y6
-          if 17179869184 < min7 then min7 = 17179869184 end
+          local min8 = (x13 - x13 % y6) / y6
+          if 17179869184 < min8 then min8 = 17179869184 end
           local y7 = 1 > x.part and 1 or x.part
-          local min8 = (part4 - part4 % y7) / y7
-          if 16777215 < min8 then min8 = 16777215 end
-          local max4 = min7 < 16777215 and min7 or 16777215
-          local x13 = min8 * x.units
-          if x13 > max4 then max4 = x13 end
+          local min9 = (part4 - part4 % y7) / y7
+          if 16777215 < min9 then min9 = 16777215 end
+          local max4 = min8 < 16777215 and min8 or 16777215
+          local x14 = min9 * x.units
+          if x14 > max4 then max4 = x14 end
           local max5 = 0
-          local x14 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
-          if x14 > max5 then max5 = x14 end
+          local x15 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
+          if x15 > max5 then max5 = x15 end
           local units2 = max5
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
@@ -2829,20 +2837,20 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       local slot = op_Ticket_Slot
       if slot <= f.Before then
         local max3 = 0
-        local x11 = f.Units - part4
-        if x11 > max3 then max3 = x11 end
+        local x12 = f.Units - part4
+        if x12 > max3 then max3 = x12 end
         f.Units = max3
       else
         local max3 = 0
-        local x11 = f.Later - part4
-        if x11 > max3 then max3 = x11 end
+        local x12 = f.Later - part4
+        if x12 > max3 then max3 = x12 end
         f.Later = max3
       end
     end
     if op_Urgent then
       local max3 = 0
-      local x11 = f.Urgent - part4
-      if x11 > max3 then max3 = x11 end
+      local x12 = f.Urgent - part4
+      if x12 > max3 then max3 = x12 end
       f.Urgent = max3
       do
         for i2 = 0, x.State_Flows_n - 1 do
@@ -2854,23 +2862,23 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
               local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
               if slot <= f2.Before then
                 local max4 = 0
-                local x12 = f2.Units - units2
-                if x12 > max4 then max4 = x12 end
+                local x13 = f2.Units - units2
+                if x13 > max4 then max4 = x13 end
                 f2.Units = max4
               else
                 local max4 = 0
-                local x12 = f2.Later - units2
-                if x12 > max4 then max4 = x12 end
+                local x13 = f2.Later - units2
+                if x13 > max4 then max4 = x13 end
                 f2.Later = max4
               end
             end
             local i3 = 0 - f2.Key
-            local min7 = 1
-            local x12 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-            if x12 < min7 then min7 = x12 end
+            local min8 = 1
+            local x13 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+            if x13 < min8 then min8 = x13 end
             local max4 = 0
-            local x13 = f2.Urgent - min7
-            if x13 > max4 then max4 = x13 end
+            local x14 = f2.Urgent - min8
+            if x14 > max4 then max4 = x14 end
             f2.Urgent = max4
           end
         end
@@ -3311,7 +3319,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
   elseif x.bound == 0 and not entitled then
     x.bound = 3
   elseif x.bound == 0 and (x.free < 1 or not back and not leaves and x.State_AgainUS > now * 1000) then
-    x.bound, x.token = 2, back and x.below or due == 0 or leaves
+    x.bound, x.token = 2, back and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves
     if out2 >= x.Limits_Tokens then
       local x2 = x.State_LastID
       local x3 = x.State_Held + x.Limits_Guess
@@ -3778,66 +3786,70 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
     local in2 = 0
     do
       local c3 = x.State_Calendars[0]
-      local w = x.Limits_Windows[x.Limits_Shortest]
       local after2 = 0
-      local is2 = n2 >= c3.Head and n2 < c3.Head + 1024
-      if is2 then
-        local i2 = w.Unit
-        local x4 = x.Limits_PerGrain
-        local y2 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        is2 = (x4 - x4 % y2) / y2 > w.Rate
-      end
-      if is2 then
-        local expects = 0
+      for i2 = 0, x.Limits_Windows_n - 1 do
         do
-          local booked = c3.Units.At(n2 - c3.Head) % x.rate
-          local window = x.Limits_Shortest
-          local c4 = x.State_Calendars[0]
-          local line2 = x.State_Lines[window]
-          local y3 = x.slow
-          local ratio = 0
-          do
-            local i3 = line2.Window_Unit
-            local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-            local y4 = c4.Largest + 1
-            local booked2 = (x5 - x5 % y4) / y4
-            local x6 = booked2 * (4096 - line2.Saved)
-            local max4 = 1
-            local x7 = (x6 - x6 % 4096) / 4096
-            if x7 > max4 then max4 = x7 end
-            ratio = max4
+          local w = x.Limits_Windows[i2]
+          local is2 = n2 >= c3.Head and n2 < c3.Head + 1024 and w.Interval < c3.Grain
+          if is2 then
+            local i3 = w.Unit
+            local x4 = x.Limits_PerGrain
+            local y2 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            is2 = (x4 - x4 % y2) / y2 > w.Rate
           end
-          local x5 = (booked - booked % y3) / y3 * ratio
-          local min2 = (x5 - x5 % 1024) / 1024
-          if 4294967296 < min2 then min2 = 4294967296 end
-          local unit = line2.Window_Unit
-          local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
-          local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x7 - x7 % y4) / y4
+          if is2 then
+            local expects = 0
+            do
+              local booked = c3.Units.At(n2 - c3.Head) % x.rate
+              local c4 = x.State_Calendars[0]
+              local line2 = x.State_Lines[i2]
+              local y3 = x.slow
+              local ratio = 0
+              do
+                local i4 = line2.Window_Unit
+                local x5 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+                local y4 = c4.Largest + 1
+                local booked2 = (x5 - x5 % y4) / y4
+                local x6 = booked2 * (4096 - line2.Saved)
+                local max4 = 1
+                local x7 = (x6 - x6 % 4096) / 4096
+                if x7 > max4 then max4 = x7 end
+                ratio = max4
+              end
+              local x5 = (booked - booked % y3) / y3 * ratio
+              local min2 = (x5 - x5 % 1024) / 1024
+              if 4294967296 < min2 then min2 = 4294967296 end
+              local unit = line2.Window_Unit
+              local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
+              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects = (x7 - x7 % y4) / y4
+            end
+            local y3 = w.Rate
+            local x5 = (expects - expects % y3) / y3 * w.Interval % c3.Grain
+            if x5 > after2 then after2 = x5 end
+          end
         end
-        local y3 = w.Rate
-        after2 = (expects - expects % y3) / y3 * w.Interval % c3.Grain
       end
       if n2 >= c3.Head and n2 < c3.Head + 1024 and x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-        local x5 = c3.Units.At(n2 - c3.Head) % x.rate
-        local y3 = 1 > x.units and 1 or x.units
+        local x4 = c3.Units.At(n2 - c3.Head) % x.rate
+        local y2 = 1 > x.units and 1 or x.units
         local pace = 0
         do
-          local x6 = x.Limits_Guess
-          local max4 = (x6 - x6 % 8) / 8
+          local x5 = x.Limits_Guess
+          local max4 = (x5 - x5 % 8) / 8
           if 200 > max4 then max4 = 200 end
           local guess = x.Limits_Guess < max4 and x.Limits_Guess or max4
-          local x7 = (x.State_Held + guess) * 1000
-          local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+          local x6 = (x.State_Held + guess) * 1000
+          local y3 = (x.State_Ended + 1) * x.Limits_Tokens
           local max5 = 1
-          local x8 = (x7 - x7 % y4) / y4
-          if x8 > max5 then max5 = x8 end
+          local x7 = (x6 - x6 % y3) / y3
+          if x7 > max5 then max5 = x7 end
           pace = max5
         end
-        local x6 = (x5 - x5 % y3) / y3 * pace
-        local x7 = (x6 - x6 % 1000) / 1000
-        if x7 > after2 then after2 = x7 end
+        local x5 = (x4 - x4 % y2) / y2 * pace
+        local x6 = (x5 - x5 % 1000) / 1000
+        if x6 > after2 then after2 = x6 end
       end
       in2 = n2 * x.Limits_Grain + x.Limits_Zero + after2
     end
@@ -4412,42 +4424,47 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
               else
                 if not back and x.room and x.bound == 2 then
                   do
-                    local x5 = x.due
-                    local y4 = 1 > x.units and 1 or x.units
+                    local x5 = c4.Largest
+                    local min2 = (x5 - x5 % 64) / 64
+                    if 16777215 < min2 then min2 = 16777215 end
+                    local max5 = 1
+                    if x.units > max5 then max5 = x.units end
+                    if min2 > max5 then max5 = min2 end
+                    local x6 = x.due
                     local pace = 0
                     do
-                      local x6 = x.Limits_Guess
-                      local max5 = (x6 - x6 % 8) / 8
-                      if 200 > max5 then max5 = 200 end
-                      local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
-                      local x7 = (x.State_Held + guess) * 1000
-                      local y5 = (x.State_Ended + 1) * x.Limits_Tokens
-                      local max6 = 1
-                      local x8 = (x7 - x7 % y5) / y5
-                      if x8 > max6 then max6 = x8 end
-                      pace = max6
+                      local x7 = x.Limits_Guess
+                      local max6 = (x7 - x7 % 8) / 8
+                      if 200 > max6 then max6 = 200 end
+                      local guess = x.Limits_Guess < max6 and x.Limits_Guess or max6
+                      local x8 = (x.State_Held + guess) * 1000
+                      local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+                      local max7 = 1
+                      local x9 = (x8 - x8 % y4) / y4
+                      if x9 > max7 then max7 = x9 end
+                      pace = max7
                     end
-                    local min2 = (x5 - x5 % y4) / y4
-                    local x6 = (1125899906842624 - 1125899906842624 % pace) / pace
-                    if x6 < min2 then min2 = x6 end
+                    local min3 = (x6 - x6 % max5) / max5
+                    local x7 = (1125899906842624 - 1125899906842624 % pace) / pace
+                    if x7 < min3 then min3 = x7 end
                     local pace2 = 0
                     do
-                      local x7 = x.Limits_Guess
-                      local max5 = (x7 - x7 % 8) / 8
-                      if 200 > max5 then max5 = 200 end
-                      local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
-                      local x8 = (x.State_Held + guess) * 1000
-                      local y5 = (x.State_Ended + 1) * x.Limits_Tokens
-                      local max6 = 1
-                      local x9 = (x8 - x8 % y5) / y5
-                      if x9 > max6 then max6 = x9 end
-                      pace2 = max6
+                      local x8 = x.Limits_Guess
+                      local max6 = (x8 - x8 % 8) / 8
+                      if 200 > max6 then max6 = 200 end
+                      local guess = x.Limits_Guess < max6 and x.Limits_Guess or max6
+                      local x9 = (x.State_Held + guess) * 1000
+                      local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+                      local max7 = 1
+                      local x10 = (x9 - x9 % y4) / y4
+                      if x10 > max7 then max7 = x10 end
+                      pace2 = max7
                     end
-                    local x7 = min2 * pace2
-                    local max5 = t
-                    local x8 = now + (x7 - x7 % 1000) / 1000
-                    if x8 > max5 then max5 = x8 end
-                    local at2 = max5
+                    local x8 = min3 * pace2
+                    local max6 = t
+                    local x9 = now + (x8 - x8 % 1000) / 1000
+                    if x9 > max6 then max6 = x9 end
+                    local at2 = max6
                     local n4 = c4.Head + 1
                     if at2 + 1000 < n4 * x.Limits_Grain + x.Limits_Zero then
                       keeps = at2
@@ -4828,66 +4845,70 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
             do
               local n6 = at2 > fair and at2 or fair
               local c7 = x.State_Calendars[0]
-              local w = x.Limits_Windows[x.Limits_Shortest]
               local after2 = 0
-              local is5 = n6 >= c7.Head and n6 < c7.Head + 1024
-              if is5 then
-                local i2 = w.Unit
-                local x9 = x.Limits_PerGrain
-                local y6 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                is5 = (x9 - x9 % y6) / y6 > w.Rate
-              end
-              if is5 then
-                local expects = 0
+              for i2 = 0, x.Limits_Windows_n - 1 do
                 do
-                  local booked = c7.Units.At(n6 - c7.Head) % x.rate
-                  local window = x.Limits_Shortest
-                  local c8 = x.State_Calendars[0]
-                  local line2 = x.State_Lines[window]
-                  local y7 = x.slow
-                  local ratio = 0
-                  do
-                    local i3 = line2.Window_Unit
-                    local x10 = ((i3 == 0 and c8.Asked_0 or i3 == 1 and c8.Asked_1 or i3 == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
-                    local y8 = c8.Largest + 1
-                    local booked2 = (x10 - x10 % y8) / y8
-                    local x11 = booked2 * (4096 - line2.Saved)
-                    local max7 = 1
-                    local x12 = (x11 - x11 % 4096) / 4096
-                    if x12 > max7 then max7 = x12 end
-                    ratio = max7
+                  local w = x.Limits_Windows[i2]
+                  local is5 = n6 >= c7.Head and n6 < c7.Head + 1024 and w.Interval < c7.Grain
+                  if is5 then
+                    local i3 = w.Unit
+                    local x9 = x.Limits_PerGrain
+                    local y6 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    is5 = (x9 - x9 % y6) / y6 > w.Rate
                   end
-                  local x10 = (booked - booked % y7) / y7 * ratio
-                  local min3 = (x10 - x10 % 1024) / 1024
-                  if 4294967296 < min3 then min3 = 4294967296 end
-                  local unit = line2.Window_Unit
-                  local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  local x12 = min3 * x.Limits_Scale + (x11 - x11 % 2) / 2
-                  local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  expects = (x12 - x12 % y8) / y8
+                  if is5 then
+                    local expects = 0
+                    do
+                      local booked = c7.Units.At(n6 - c7.Head) % x.rate
+                      local c8 = x.State_Calendars[0]
+                      local line2 = x.State_Lines[i2]
+                      local y7 = x.slow
+                      local ratio = 0
+                      do
+                        local i4 = line2.Window_Unit
+                        local x10 = ((i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
+                        local y8 = c8.Largest + 1
+                        local booked2 = (x10 - x10 % y8) / y8
+                        local x11 = booked2 * (4096 - line2.Saved)
+                        local max7 = 1
+                        local x12 = (x11 - x11 % 4096) / 4096
+                        if x12 > max7 then max7 = x12 end
+                        ratio = max7
+                      end
+                      local x10 = (booked - booked % y7) / y7 * ratio
+                      local min3 = (x10 - x10 % 1024) / 1024
+                      if 4294967296 < min3 then min3 = 4294967296 end
+                      local unit = line2.Window_Unit
+                      local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x12 = min3 * x.Limits_Scale + (x11 - x11 % 2) / 2
+                      local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      expects = (x12 - x12 % y8) / y8
+                    end
+                    local y7 = w.Rate
+                    local x10 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
+                    if x10 > after2 then after2 = x10 end
+                  end
                 end
-                local y7 = w.Rate
-                after2 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
               end
               if n6 >= c7.Head and n6 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n6 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                local x10 = c7.Units.At(n6 - c7.Head) % x.rate
-                local y7 = 1 > x.units and 1 or x.units
+                local x9 = c7.Units.At(n6 - c7.Head) % x.rate
+                local y6 = 1 > x.units and 1 or x.units
                 local pace = 0
                 do
-                  local x11 = x.Limits_Guess
-                  local max7 = (x11 - x11 % 8) / 8
+                  local x10 = x.Limits_Guess
+                  local max7 = (x10 - x10 % 8) / 8
                   if 200 > max7 then max7 = 200 end
                   local guess = x.Limits_Guess < max7 and x.Limits_Guess or max7
-                  local x12 = (x.State_Held + guess) * 1000
-                  local y8 = (x.State_Ended + 1) * x.Limits_Tokens
+                  local x11 = (x.State_Held + guess) * 1000
+                  local y7 = (x.State_Ended + 1) * x.Limits_Tokens
                   local max8 = 1
-                  local x13 = (x12 - x12 % y8) / y8
-                  if x13 > max8 then max8 = x13 end
+                  local x12 = (x11 - x11 % y7) / y7
+                  if x12 > max8 then max8 = x12 end
                   pace = max8
                 end
-                local x11 = (x10 - x10 % y7) / y7 * pace
-                local x12 = (x11 - x11 % 1000) / 1000
-                if x12 > after2 then after2 = x12 end
+                local x10 = (x9 - x9 % y6) / y6 * pace
+                local x11 = (x10 - x10 % 1000) / 1000
+                if x11 > after2 then after2 = x11 end
               end
               in2 = n6 * x.Limits_Grain + x.Limits_Zero + after2
             end
@@ -8846,7 +8867,9 @@ end
                       f.Left = ahead - cost
                       f.End = end2
                     end
-                    Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, t)
+                    if a_Limit > 0 or v_bound ~= 2 or not (op_Kind == 0 and s_LastID > 0) then
+                      Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, t)
+                    end
                   end
                 end
               end
