@@ -42,8 +42,8 @@ type Middleware func(Handler) Handler
 // [IsPermanent] reports true for an error, reject the message without requeueing it. After any other error let the broker
 // deliver it again, with some pause.
 //
-// Limit returns the token on every path, also when the handler panics. The panic then goes on to your loop. Limit frees a slot that was booked for a message that p
-// did not take. It panics if one of its arguments is nil.
+// Limit returns the token on every path, also when the handler panics. The panic then goes on to your loop. Limit frees a slot
+// that was booked for a message that p did not take. It panics if one of its arguments is nil.
 //
 // Limit recognizes a returning message by its headers and by the default exchange. So a publisher who may use the default
 // exchange can forge such a message: with a false exchange, routing key and user ID, or with the ticket of another message,

@@ -89,6 +89,9 @@ func (x *Shared) ask(cost *Cost) {
 	c.Asked[3] += l.asked(parts(cost[3], l.Parts[3])) - c.Asked[3]/64
 }
 
+// usual returns about the average cost of the last newcomers, in units of the calendar.
+func (c *Calendar) usual() int64 { return min(c.Largest/64, mostBooked) }
+
 // asked converts parts to units of the calendar, without the bound of a place, so that ratios hold for the largest operations, too.
 func (l *Limits) asked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, 1<<34) }
 

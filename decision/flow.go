@@ -112,12 +112,15 @@ func (s *State) urgent(unit int64) int64 {
 	return 0
 }
 
+// tickets returns about how many tickets are out, of a Flow of urgent tickets.
+func (f *Flow) tickets() int64 { return min(f.Urgent, f.Units+f.Later) }
+
 // urgentTickets returns about how many tickets of urgent calls are out.
 func (s *State) urgentTickets() int64 {
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		if f.Key == ofUrgent {
-			return min(f.Urgent, f.Units+f.Later)
+			return f.tickets()
 		}
 	}
 	return 0
@@ -129,7 +132,7 @@ func (l *Limits) yields(s *State, op *Op, now int64) int64 {
 	for i := range s.Flows {
 		f, mean := &s.Flows[i], max(1, l.mean(s))
 		if f.Key == ofUrgent && !op.Urgent && f.Until >= now && f.Until-now <= mean && max(0, now)/mean%4 > 0 {
-			return s.urgentTickets()
+			return f.tickets()
 		}
 	}
 	return 0

@@ -70,7 +70,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	pace := l.pace(x.State)
 	x.slow = l.slow(x.State)
 	operations := min(max(1, l.Grain*1000/pace), mostBooked)
-	usual := max(x.units, min(c.Largest/64, mostBooked))
+	usual := max(x.units, c.usual())
 	if operations*usual < x.grain { // tokens are short, and a small operation takes one, too
 		x.units = usual
 	}
@@ -286,7 +286,7 @@ func (x *Shared) keeps(op *Op, back bool, t, now int64) int64 {
 		return max(t, op.Ticket.Slot)
 	}
 	if !back && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
-		if at := max(t, now+min(x.due/max(1, x.units, min(c.Largest/64, mostBooked)), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
+		if at := max(t, now+min(x.due/max(1, x.units, c.usual()), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
 			return at
 		}
 	}

@@ -55,20 +55,26 @@ func (s *mute) Do(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
 }
 
+// postponesAll consumes a queue of a server, with a handler that postpones each message by an hour.
+func postponesAll(t *testing.T, ctx context.Context, server sqs.HTTPClient) error {
+	t.Helper()
+	o := newClient("https://sqs.local").Options()
+	o.HTTPClient, o.DisableMessageChecksumValidation = server, true
+	limit, err := New(sqs.New(o), Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead", Visibility: time.Minute}
+	return limit.Consume(ctx, q, func(context.Context, *types.Message) error { return worker.Later(time.Hour, nil) })
+}
+
 // A message that SQS does not take in time is hidden instead, for as long as it is to wait.
 func TestHiddenAfterASilentSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
 		server := &mute{over: cancel}
-		o := newClient("https://sqs.local").Options()
-		o.HTTPClient, o.DisableMessageChecksumValidation = server, true
-		limit, err := New(sqs.New(o), Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead", Visibility: time.Minute}
-		err = limit.Consume(ctx, q, func(context.Context, *types.Message) error { return worker.Later(time.Hour, nil) })
+		err := postponesAll(t, ctx, server)
 		if err != nil || server.hidden < 3500 {
 			t.Errorf("Consume = %v, and the message is hidden for %d seconds, want about an hour", err, server.hidden)
 		}

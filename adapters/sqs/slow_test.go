@@ -13,16 +13,13 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-
-	"github.com/drip-go/drip/worker"
 )
 
 // slow is an SQS with 40 messages that takes 7 seconds for each send.
 type slow struct {
-	mu                  sync.Mutex
-	given               int
-	sent, kept, deleted map[string]bool
+	mu         sync.Mutex
+	given      int
+	sent, kept map[string]bool
 }
 
 func (s *slow) Do(r *http.Request) (*http.Response, error) {
@@ -37,14 +34,6 @@ func (s *slow) Do(r *http.Request) (*http.Response, error) {
 			s.kept[*in.ReceiptHandle] = true
 			s.mu.Unlock()
 		}
-	case "DeleteMessageBatch":
-		var in sqs.DeleteMessageBatchInput
-		json.Unmarshal(body, &in)
-		s.mu.Lock()
-		for _, e := range in.Entries {
-			s.deleted[*e.ReceiptHandle] = true
-		}
-		s.mu.Unlock()
 	case "SendMessageBatch":
 		select {
 		case <-time.After(7 * time.Second):
@@ -80,16 +69,8 @@ func TestSlowSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		server := &slow{sent: map[string]bool{}, kept: map[string]bool{}, deleted: map[string]bool{}}
-		o := newClient("https://sqs.local").Options()
-		o.HTTPClient, o.DisableMessageChecksumValidation = server, true
-		limit, err := New(sqs.New(o), Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead", Visibility: time.Minute}
-		err = limit.Consume(ctx, q, func(context.Context, *types.Message) error { return worker.Later(time.Hour, nil) })
-		if err != nil {
+		server := &slow{sent: map[string]bool{}, kept: map[string]bool{}}
+		if err := postponesAll(t, ctx, server); err != nil {
 			t.Fatal(err)
 		}
 		twice := 0

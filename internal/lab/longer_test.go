@@ -402,9 +402,7 @@ func TestSharedShortWindows(t *testing.T) {
 			s.Units = map[string]Costs{"tok": func(r *rand.Rand) (int, int) { n := 40 + r.IntN(60); return n, n }}
 		}
 		r, err := RunShared(s, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if r.Makespan > r.Fluid*5/4 {
 			t.Errorf("%+v: %v, best %v, %v postponements", limit, r.Makespan, r.Fluid, r.Redeliveries)
 		}
@@ -427,9 +425,7 @@ func TestSharedHourAndTokens(t *testing.T) {
 				return ms
 			},
 		}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if r.Makespan > r.Fluid*3/2 {
 			t.Errorf("%v: %v, mean wait %v; best %v", c, r.Makespan, r.Wait.Mean, r.Fluid)
 		}
@@ -456,9 +452,7 @@ func TestSharedSmallBesideLarge(t *testing.T) {
 					return ms
 				},
 			}, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			if r.Makespan > r.Fluid*3/2 {
 				t.Errorf("large %d, span %d: %v, watched %v; best %v, %v", large, span, r.Makespan, r.Watched, r.Fluid, r.FluidWatched)
 			}

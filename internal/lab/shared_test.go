@@ -694,9 +694,7 @@ func TestUrgentFlood(t *testing.T) {
 		}
 		for seed := range uint64(2) {
 			got, err := RunShared(s, seed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			most := time.Duration(2/share*float64(time.Second)) + 2*time.Second
 			t.Logf("%d a second, %d entities, seed %d: the others' urgent messages wait %v, 99 %% at most %v; want %v", c.limit, c.entities, seed,
 				got.Watched.P50, got.Watched.P99, most)

@@ -7510,25 +7510,10 @@ end
                         is7 = (x6 - x6 % mean) / mean % 4 > 0
                       end
                       if is7 then
-                        local urgentTickets = 0
-                        do
-                          local done2
-                          for i3 = 0, s_Flows_n - 1 do
-                            local f2 = s_Flows[i3]
-                            if f2.Key == 0 then
-                              local min3 = f2.Urgent
-                              local x7 = f2.Units + f2.Later
-                              if x7 < min3 then min3 = x7 end
-                              urgentTickets = min3
-                              done2 = true
-                              break
-                            end
-                          end
-                          if not done2 then
-                            urgentTickets = 0
-                          end
-                        end
-                        yields = urgentTickets
+                        local min3 = f.Urgent
+                        local x7 = f.Units + f.Later
+                        if x7 < min3 then min3 = x7 end
+                        yields = min3
                         done = true
                         break
                       end
