@@ -114,9 +114,12 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	}
 }
 
-// suit returns the first slot from one on that suits all limits. It sets the Limit and the Bound of the answer.
-func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, slot, now int64, a *Answer) int64 {
-	before, rounds := int64(0), int64(0)
+// suit returns the first slot from own on that suits all limits. It sets the Limit and the Bound of the answer. If the entity's own windows
+// delay a newcomer for longer than the shared limits do, the own limit is the cause, and suit moves v.slot to the slot. So its windows
+// promise capacity to these newcomers once, also if their first shared limits differ.
+func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64, a *Answer) int64 {
+	w, joins := &l.Windows[l.Shortest], !v.back && v.bound != BoundTokens
+	slot, before, rounds := own, int64(0), int64(0)
 	for before < slot && rounds < 8 {
 		before = slot
 		rounds++
@@ -133,10 +136,17 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, slot, now int6
 			slot = max(slot, at)
 			f := &s.Flows[x.flow]
 			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, v, slot, now) {
-				slot = l.inLine(s, x, f, op.Cost[l.Windows[l.Shortest].Unit], slot, now, v.back)
+				at, slot = slot, l.inLine(s, x, f, op.Cost[w.Unit], slot, now, v.back)
+				if joins && slot-now > 2*(at-now) {
+					slot = max(slot, v.slot)
+					a.Limit, a.Bound, v.slot = 0, BoundBooked, slot
+				}
 			}
 			slot = min(slot, Never/2) // rounds of a debt that takes ages
 		}
+	}
+	if joins && v.bound != BoundNone && a.Limit > 0 && w.interval(slot) == w.interval(own) {
+		a.Limit, a.Bound = 0, v.bound
 	}
 	return slot
 }
@@ -161,6 +171,9 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot,
 			end := max(slot, f.End)
 			f.Left = l.ahead(s, f, end, now) - cost
 			f.End = end
+			if line := &s.Lines[l.Shortest]; end == s.Slot {
+				line.Promised = min(line.Promised, f.Left)
+			}
 		}
 		if a.Limit > 0 || v.bound != BoundTokens || !s.unnumbered(op) { // it comes back without the slot
 			x.book(f, op, v.back, &a.Ticket, now)

@@ -254,6 +254,44 @@ func TestSharedGathersBesideALongerWindow(t *testing.T) {
 	})
 }
 
+// An entity whose own window is short, with operations within different shared limits that are far from short. The messages come
+// back about as often as without these limits.
+func TestSharedLimitsFarFromShort(t *testing.T) {
+	sum := 0.0
+	const loads = 100
+	for seed := range uint64(loads) {
+		rnd := rand.New(rand.NewPCG(seed, 5))
+		pick := func(of ...int) int { return of[rnd.IntN(len(of))] }
+		o := drip.Options{Size: pick(1, 5, 10, 20), RefreshRate: pick(1, 2, 5), Concurrency: plenty, Shared: map[string]drip.Limit{}}
+		names := []string{"a", "b", "c"}
+		for _, name := range names {
+			ms := pick(50, 100, 200, 500, 1000)
+			rate := max(1, o.RefreshRate*ms*pick(3, 5, 10)/1000)
+			o.Shared[name] = drip.Limit{Size: rate * pick(1, 1, 2, 5), RefreshRate: rate, RefreshInterval: time.Duration(ms) * time.Millisecond}
+		}
+		got := mustRunShared(t, SharedScenario{
+			Entities: entities(1), Operation: Fixed(20 * time.Millisecond), Options: o, Late: Uniform(0, 20*time.Millisecond), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, pick(300, 600))
+				for i := range m {
+					m[i].Within = names[r.IntN(3):][:1]
+					if r.IntN(3) == 0 {
+						m[i].Within = names
+					}
+				}
+				return m
+			},
+		}, seed)
+		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > 2 || got.Redeliveries.Max > 12 {
+			t.Errorf("seed %d: %d over, %d of %d, postponements %+v", seed, got.OverLimit, got.Done, got.Messages, got.Redeliveries)
+		}
+		sum += got.Redeliveries.Mean
+	}
+	if mean := sum / loads; mean > 1.05 {
+		t.Errorf("%.2f postponements on average, want at most 1.05", mean)
+	}
+}
+
 // An entity's own long window, within a short shared limit. The shared limit postpones most messages first. When they are back and
 // their own window is used up, they have slots in its next intervals, and all of these are used.
 func TestSharedBeforeALongOwnWindow(t *testing.T) {

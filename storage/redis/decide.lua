@@ -7955,6 +7955,8 @@ end
               end
               local suit = 0
               do
+                local w = l_Windows[l_Shortest]
+                local joins = not v_back and v_bound ~= 2
                 local slot = own2
                 local before3 = 0
                 local rounds = 0
@@ -7994,7 +7996,7 @@ end
                     if is4 then
                       local lined = false
                       do
-                        local w = l_Windows[l_Shortest]
+                        local w2 = l_Windows[l_Shortest]
                         local max3 = 0
                         local x4 = slot - x2.Limits_Zero
                         if x4 > max3 then max3 = x4 end
@@ -8008,10 +8010,10 @@ end
                             if is5 then
                               local is4 = x2.fits
                               if not is4 then
-                                local t2 = slot - w.Offset
-                                local by2 = w.Interval
-                                local t3 = t - w.Offset
-                                local by3 = w.Interval
+                                local t2 = slot - w2.Offset
+                                local by2 = w2.Interval
+                                local t3 = t - w2.Offset
+                                local by3 = w2.Interval
                                 is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
                               is5 = is4
@@ -8027,13 +8029,13 @@ end
                           do
                             local done
                             for i3 = 0, l_Windows_n - 1 do
-                              local w2 = l_Windows[i3]
-                              local is8 = w2.Interval > l_Windows[l_Shortest].Interval
+                              local w3 = l_Windows[i3]
+                              local is8 = w3.Interval > l_Windows[l_Shortest].Interval
                               if is8 then
-                                local t4 = slot - w2.Offset
-                                local by4 = w2.Interval
-                                local t5 = t - w2.Offset
-                                local by5 = w2.Interval
+                                local t4 = slot - w3.Offset
+                                local by4 = w3.Interval
+                                local t5 = t - w3.Offset
+                                local by5 = w3.Interval
                                 is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
                               if is8 then
@@ -8055,7 +8057,7 @@ end
                     if is4 then
                       local inLine = 0
                       do
-                        local i3 = l_Windows[l_Shortest].Unit
+                        local i3 = w.Unit
                         local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         local t2 = slot
                         if cost == 0 then
@@ -8070,10 +8072,10 @@ end
                           if end2 > t2 then t2 = end2 end
                           local room = 0
                           do
-                            local w = l_Windows[l_Shortest]
+                            local w2 = l_Windows[l_Shortest]
                             local ahead = 0
                             do
-                              local w2 = l_Windows[l_Shortest]
+                              local w3 = l_Windows[l_Shortest]
                               local line2 = s_Lines[l_Shortest]
                               local gain = 0
                               do
@@ -8082,11 +8084,11 @@ end
                                 if t2 <= from2 then
                                   gain = left
                                 else
-                                  local t3 = t2 - w2.Offset
-                                  local by2 = w2.Interval
+                                  local t3 = t2 - w3.Offset
+                                  local by2 = w3.Interval
                                   local since = 0
                                   do
-                                    if w2.Size > w2.Rate then
+                                    if w3.Size > w3.Rate then
                                       local max3 = from2
                                       local x4 = s_Closed - 1
                                       if x4 > max3 then max3 = x4 end
@@ -8095,16 +8097,16 @@ end
                                       since = from2
                                     end
                                   end
-                                  local t4 = since - w2.Offset
-                                  local by3 = w2.Interval
+                                  local t4 = since - w3.Offset
+                                  local by3 = w3.Interval
                                   local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                                   if n3 <= 0 then
                                     gain = left
                                   else
                                     local filled = 0
                                     do
-                                      local rate = w2.Rate
-                                      local size = w2.Size
+                                      local rate = w3.Rate
+                                      local size = w3.Size
                                       local x4 = size - left
                                       if n3 > (x4 - x4 % rate) / rate then
                                         filled = size
@@ -8122,11 +8124,11 @@ end
                                 if t2 <= t then
                                   gain2 = left
                                 else
-                                  local t3 = t2 - w2.Offset
-                                  local by2 = w2.Interval
+                                  local t3 = t2 - w3.Offset
+                                  local by2 = w3.Interval
                                   local since = 0
                                   do
-                                    if w2.Size > w2.Rate then
+                                    if w3.Size > w3.Rate then
                                       local max3 = t
                                       local x4 = s_Closed - 1
                                       if x4 > max3 then max3 = x4 end
@@ -8135,16 +8137,16 @@ end
                                       since = t
                                     end
                                   end
-                                  local t4 = since - w2.Offset
-                                  local by3 = w2.Interval
+                                  local t4 = since - w3.Offset
+                                  local by3 = w3.Interval
                                   local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                                   if n3 <= 0 then
                                     gain2 = left
                                   else
                                     local filled = 0
                                     do
-                                      local rate = w2.Rate
-                                      local size = w2.Size
+                                      local rate = w3.Rate
+                                      local size = w3.Size
                                       local x4 = size - left
                                       if n3 > (x4 - x4 % rate) / rate then
                                         filled = size
@@ -8162,12 +8164,12 @@ end
                             if ahead >= cost or cost == 0 then
                               room = at3
                             else
-                              if cost > w.Size then
+                              if cost > w2.Size then
                                 at3 = at3 + 10000
                               end
                               local since = 0
                               do
-                                if w.Size > w.Rate then
+                                if w2.Size > w2.Rate then
                                   local max3 = at3
                                   local x4 = s_Closed - 1
                                   if x4 > max3 then max3 = x4 end
@@ -8176,25 +8178,40 @@ end
                                   since = at3
                                 end
                               end
-                              local t3 = since - w.Offset
-                              local by2 = w.Interval
+                              local t3 = since - w2.Offset
+                              local by2 = w2.Interval
                               local x4 = cost - ahead - 1
-                              local y2 = w.Rate
-                              local y3 = w.Interval
+                              local y2 = w2.Rate
+                              local y3 = w2.Interval
                               local min2 = (x4 - x4 % y2) / y2 + 1
                               local x5 = (8796093022208 - 8796093022208 % y3) / y3
                               if x5 < min2 then min2 = x5 end
                               local n3 = (t3 - t3 % by2) / by2 + min2
-                              room = n3 * w.Interval + w.Offset
+                              room = n3 * w2.Interval + w2.Offset
                             end
                           end
                           inLine = room
                         end
                       end
-                      slot = inLine
+                      at2, slot = slot, inLine
+                      if joins and slot - t > 2 * (at2 - t) then
+                        if v_slot > slot then slot = v_slot end
+                        a_Limit, a_Bound, v_slot = 0, 3, slot
+                      end
                     end
                     if 4503599627370495 < slot then slot = 4503599627370495 end
                   end
+                end
+                local is2 = joins and v_bound ~= 0 and a_Limit > 0
+                if is2 then
+                  local t2 = slot - w.Offset
+                  local by2 = w.Interval
+                  local t3 = own2 - w.Offset
+                  local by3 = w.Interval
+                  is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                end
+                if is2 then
+                  a_Limit, a_Bound = 0, v_bound
                 end
                 suit = slot
               end
@@ -8851,6 +8868,12 @@ end
                       end
                       f.Left = ahead - cost
                       f.End = end2
+                      do
+                        local line2 = s_Lines[l_Shortest]
+                        if end2 == s_Slot then
+                          if f.Left < line2.Promised then line2.Promised = f.Left end
+                        end
+                      end
                     end
                     if a_Limit > 0 or v_bound ~= 2 or not (op_Kind == 0 and s_LastID > 0) then
                       Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, t)
