@@ -145,7 +145,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64
 			slot = min(slot, Never/2) // rounds of a debt that takes ages
 		}
 	}
-	if joins && v.bound != BoundNone && a.Limit > 0 && w.interval(slot) == w.interval(own) {
+	if joins && v.bound != BoundNone && a.Bound > BoundTokens && w.interval(slot) == w.interval(own) {
 		a.Limit, a.Bound = 0, v.bound
 	}
 	return slot

@@ -8202,7 +8202,7 @@ end
                     if 4503599627370495 < slot then slot = 4503599627370495 end
                   end
                 end
-                local is2 = joins and v_bound ~= 0 and a_Limit > 0
+                local is2 = joins and v_bound ~= 0 and a_Bound > 2
                 if is2 then
                   local t2 = slot - w.Offset
                   local by2 = w.Interval
