@@ -136,7 +136,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64
 			slot = max(slot, at)
 			f := &s.Flows[x.flow]
 			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, v, slot, now) {
-				at, slot = slot, l.inLine(s, x, f, op.Cost[w.Unit], slot, now, v.back)
+				at, slot = slot, l.inLine(s, x, f, op, v, slot, now)
 				if joins && slot-now > 2*(at-now) {
 					slot = max(slot, v.slot)
 					a.Limit, a.Bound, v.slot = 0, BoundBooked, slot
@@ -169,7 +169,7 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot,
 		f := &s.Flows[x.flow]
 		if i == 0 && (a.Limit > 0 || f.End > now) && cost > 0 && l.lined(x, op, v, slot, now) {
 			end := max(slot, f.End)
-			f.Left = l.ahead(s, f, end, now) - cost
+			f.Left = l.ahead(s, f, op, v, end, now) - cost
 			f.End = end
 			if line := &s.Lines[l.Shortest]; end == s.Slot {
 				line.Promised = min(line.Promised, f.Left)

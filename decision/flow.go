@@ -153,22 +153,28 @@ func (s *State) passing(w *Window, op *Op, back bool) int64 {
 // line begins when a shared limit delays an operation: a limit that is not short changes no slot. If an operation that is back
 // goes to the end of a line of hours, nobody uses the capacity that it leaves. So it goes no further than to the end of the
 // calendar.
-func (l *Limits) inLine(s *State, x *Shared, f *Flow, cost, t, now int64, back bool) int64 {
+func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t, now int64) int64 {
+	cost := op.Cost[l.Windows[l.Shortest].Unit]
 	if cost == 0 {
 		return t
 	}
 	end := f.End
-	if back {
+	if v.back {
 		end = min(end, x.Limits.begin(x.State.Calendars[0].Head+Grains-1))
 	}
 	t = max(t, end)
-	return l.Windows[l.Shortest].room(s, l.ahead(s, f, t, now), cost, t)
+	return l.Windows[l.Shortest].room(s, l.ahead(s, f, op, v, t, now), cost, t)
 }
 
-// ahead returns the capacity that the line has left at t.
-func (l *Limits) ahead(s *State, f *Flow, t, now int64) int64 {
+// ahead returns the capacity that the line has left at t. An operation that only a shared limit delays again leaves its place in the line,
+// and a window that gathers keeps that capacity.
+func (l *Limits) ahead(s *State, f *Flow, op *Op, v *view, t, now int64) int64 {
 	w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
-	return min(w.gain(s, f.Left, f.End, t), w.gain(s, line.Left, now, t))
+	left := f.Left
+	if v.back && v.bound <= BoundTokens && op.Ticket.Slot <= f.End && w.Size > w.Rate {
+		left = min(w.Size, left+op.Ticket.Cost[w.Unit])
+	}
+	return min(w.gain(s, left, f.End, t), w.gain(s, line.Left, now, t))
 }
 
 // flow returns the place of the entity's Flow in a limit. It adds a Flow if there is none.

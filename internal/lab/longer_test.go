@@ -254,6 +254,17 @@ func TestSharedGathersBesideALongerWindow(t *testing.T) {
 	})
 }
 
+// Entities with a large burst, within a shared limit that is short until they share it. Those that arrived first wait for the others,
+// and then have what their own windows have gathered since.
+func TestSharedBursts(t *testing.T) {
+	playBacklogs(t, 200, 6, 3, 1.03, func(rnd *rand.Rand, pick func(...int) int) atOnce {
+		o := app(pick(2, 10, 20, 40, 100), pick(1, 2, 5), pick(5, 10, 20, 50))
+		o.RefreshInterval = time.Duration(pick(200, 500, 1000, 2000)) * time.Millisecond
+		n, each := pick(2, 3, 5, 10, 20), pick(20, 60, 100, 200)
+		return atOnce{SharedScenario{Options: o, Entities: entities(n), Operation: Fixed(8 * time.Millisecond)}, begun, times(n, each), time.Second}
+	})
+}
+
 // An entity whose own window is short, with operations within different shared limits that are far from short. The messages come
 // back about as often as without these limits.
 func TestSharedLimitsFarFromShort(t *testing.T) {

@@ -8057,9 +8057,9 @@ end
                     if is4 then
                       local inLine = 0
                       do
-                        local i3 = w.Unit
-                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         local t2 = slot
+                        local i3 = l_Windows[l_Shortest].Unit
+                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         if cost == 0 then
                           inLine = t2
                         else
@@ -8077,9 +8077,16 @@ end
                             do
                               local w3 = l_Windows[l_Shortest]
                               local line2 = s_Lines[l_Shortest]
+                              local left = f2.Left
+                              if v_back and v_bound <= 2 and op_Ticket_Slot <= f2.End and w3.Size > w3.Rate then
+                                local i4 = w3.Unit
+                                local min2 = w3.Size
+                                local x4 = left + (i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                                if x4 < min2 then min2 = x4 end
+                                left = min2
+                              end
                               local gain = 0
                               do
-                                local left = f2.Left
                                 local from2 = f2.End
                                 if t2 <= from2 then
                                   gain = left
@@ -8120,9 +8127,9 @@ end
                               end
                               local gain2 = 0
                               do
-                                local left = line2.Left
+                                local left2 = line2.Left
                                 if t2 <= t then
-                                  gain2 = left
+                                  gain2 = left2
                                 else
                                   local t3 = t2 - w3.Offset
                                   local by2 = w3.Interval
@@ -8141,17 +8148,17 @@ end
                                   local by3 = w3.Interval
                                   local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                                   if n3 <= 0 then
-                                    gain2 = left
+                                    gain2 = left2
                                   else
                                     local filled = 0
                                     do
                                       local rate = w3.Rate
                                       local size = w3.Size
-                                      local x4 = size - left
+                                      local x4 = size - left2
                                       if n3 > (x4 - x4 % rate) / rate then
                                         filled = size
                                       else
-                                        filled = left + n3 * rate
+                                        filled = left2 + n3 * rate
                                       end
                                     end
                                     gain2 = filled
@@ -8783,9 +8790,16 @@ end
                       do
                         local w = l_Windows[l_Shortest]
                         local line2 = s_Lines[l_Shortest]
+                        local left = f.Left
+                        if v_back and v_bound <= 2 and op_Ticket_Slot <= f.End and w.Size > w.Rate then
+                          local i4 = w.Unit
+                          local min3 = w.Size
+                          local x3 = left + (i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                          if x3 < min3 then min3 = x3 end
+                          left = min3
+                        end
                         local gain = 0
                         do
-                          local left = f.Left
                           local from2 = f.End
                           if end2 <= from2 then
                             gain = left
@@ -8826,9 +8840,9 @@ end
                         end
                         local gain2 = 0
                         do
-                          local left = line2.Left
+                          local left2 = line2.Left
                           if end2 <= t then
-                            gain2 = left
+                            gain2 = left2
                           else
                             local t2 = end2 - w.Offset
                             local by2 = w.Interval
@@ -8847,17 +8861,17 @@ end
                             local by3 = w.Interval
                             local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                             if n2 <= 0 then
-                              gain2 = left
+                              gain2 = left2
                             else
                               local filled = 0
                               do
                                 local rate = w.Rate
                                 local size = w.Size
-                                local x3 = size - left
+                                local x3 = size - left2
                                 if n2 > (x3 - x3 % rate) / rate then
                                   filled = size
                                 else
-                                  filled = left + n2 * rate
+                                  filled = left2 + n2 * rate
                                 end
                               end
                               gain2 = filled
