@@ -107,7 +107,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	if a.Late || op.Deadline > 0 && now+a.Delay > op.Deadline {
 		a.Late = true
 		if v.back {
-			l.unbook(s, &op.Ticket)
+			l.unbook(s, op)
 		}
 	} else if !asks {
 		l.postpone(s, shared, op, &v, own, slot, now, a)
@@ -135,7 +135,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64
 			}
 			slot = max(slot, at)
 			f := &s.Flows[x.flow]
-			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, v, slot, now) {
+			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(s, x, op, v, slot, now) {
 				at, slot = slot, l.inLine(s, x, f, op, v, slot, now)
 				if joins && slot-now > 2*(at-now) {
 					slot = max(slot, v.slot)
@@ -167,7 +167,7 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot,
 	for i := range shared {
 		x := &shared[i]
 		f := &s.Flows[x.flow]
-		if i == 0 && (a.Limit > 0 || f.End > now) && cost > 0 && l.lined(x, op, v, slot, now) {
+		if i == 0 && (a.Limit > 0 || f.End > now) && cost > 0 && l.lined(s, x, op, v, slot, now) {
 			end := max(slot, f.End)
 			f.Left = l.ahead(s, f, op, v, end, now) - cost
 			f.End = end
@@ -205,13 +205,15 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer, now int6
 
 // lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is
 // back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again, until after
-// this grain: the line may end days later. A newcomer that lacks only a token does not wait for the line. Behind the refresh of a longer
+// this grain: the line may end days later. A newcomer that lacks only a token does not wait for the line, and an urgent operation passes
+// it, unless all tickets of the line are urgent and an own window is slower than the limit. Behind the refresh of a longer
 // window there is no line, because that window has told the operations when to come: a line through its intervals would end days later
 // for all.
-func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
-	w, here := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head
+func (l *Limits) lined(s *State, x *Shared, op *Op, v *view, slot, now int64) bool {
+	w, here, f := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head, &s.Flows[x.flow]
 	keeps := v.back && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
-	return !keeps && !(v.soon && here) && !x.token && !op.Urgent && slot != op.Ticket.Slot && !l.refreshes(now, slot)
+	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot, now) == Never)
+	return !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, now, v.at)
 }
 
 // view is the state of an entity as an operation finds it.
@@ -266,7 +268,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	// shared limit has delayed has no slot yet. The ticket of an operation that runs again has no cost.
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
 	late := now-t.Slot > l.grace() || (t.Again > 0 || s.passed(now)) && t.Slot <= now
-	late = late && (l.refreshes(now, v.at) || !l.refreshes(v.at, s.Slot))
+	late = late && !op.Urgent && (l.refreshes(s, now, v.at) || !l.refreshes(s, v.at, s.Slot))
 	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || late)
 	if v.fresh {
 		l.newSlot(s, op, &v, now)
@@ -293,12 +295,16 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	return v
 }
 
-// refreshes reports whether a window that is longer than the shortest is refreshed between two times.
-func (l *Limits) refreshes(from, to int64) bool {
+// refreshes reports whether a window that is longer than the shortest is refreshed between two times, and may be used up before.
+func (l *Limits) refreshes(s *State, from, to int64) bool {
+	shortest, left := &l.Windows[l.Shortest], s.Lines[l.Shortest].Left
 	for i := range l.Windows {
-		w := &l.Windows[i]
-		if w.Interval > l.Windows[l.Shortest].Interval && w.interval(to) > w.interval(from) {
-			return true
+		w, more := &l.Windows[i], s.Lines[i].Left-left // than what the shortest window has now
+		if w.Interval > shortest.Interval && w.interval(to) > w.interval(from) {
+			n := shortest.interval(w.Next(from)-1) - shortest.interval(s.Now)
+			if more < 0 || more/shortest.Rate < n || w.Unit != shortest.Unit {
+				return true
+			}
 		}
 	}
 	return false
@@ -323,7 +329,8 @@ func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
 		v.slot = max(v.slot, s.Slot+l.space(s, v.pace)/1000)
 	}
 	if v.slot > v.at {
-		v.spare = v.at == now && (s.LastID == 0 || l.spare(s, op, now)) // if it is 0, no ticket comes back
+		// If LastID is 0, no ticket comes back. Urgent newcomers do not pass denied tickets, which may be urgent, too.
+		v.spare = v.at == now && (s.LastID == 0 || l.spare(s, op, now) && (!op.Urgent || s.AgainUS <= now*1000))
 		if !v.spare {
 			v.at, v.bound, v.refund = v.slot, BoundBooked, 0
 		}
@@ -396,7 +403,9 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	t, slot := &op.Ticket, max(v.at, now+1)
 	if v.bound == BoundTokens && op.Urgent { // urgent tickets have turns of their own, one after the other
 		v.turn = false
-		return max(slot, now+v.overdue+min(1+s.urgentTickets(), bound/max(1, v.again))*v.again/1000)
+		each := v.again/1000 + 1
+		all := min(1+s.urgentTickets(), bound/max(1, v.again)) * v.again / 1000
+		return max(slot, min(now+v.overdue+all, max(now+v.overdue, s.urgentUntil())+each))
 	}
 	if v.bound == BoundTokens && (v.back || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
@@ -509,10 +518,10 @@ func (s *State) unnumbered(op *Op) bool { return op.Kind == GetDelay && s.LastID
 func (s *State) numbered(t *Ticket) bool { return t.Number > 0 && t.Number <= s.Next }
 
 // unbook gives back a slot that is in the line.
-func (l *Limits) unbook(s *State, t *Ticket) {
-	if s.numbered(t) {
+func (l *Limits) unbook(s *State, op *Op) {
+	if t := &op.Ticket; s.numbered(t) {
 		for i := range l.Windows {
-			if t.Again < 2 {
+			if t.Again < 2 && !op.Urgent {
 				s.Lines[i].yield(&l.Windows[i], t)
 			}
 		}

@@ -33,6 +33,7 @@ type State struct {
 	Plain   int64 // tokens that GetDelay took and no caller returned yet
 	LastID  int64 // the ID of the last lease; 1 if there was none, but a ticket; 0 if all callers used GetDelay
 	Closed  int64 // nothing runs before this time
+	Moved   int64 // by how much Closed has moved the slots, also those that are promised after it was set
 	Next    int64 // the number of the last ticket
 	Head    int64 // about the number of the ticket that runs next, times 16
 	AgainUS int64 // until this time, in microseconds, tokens go to tickets that were denied one

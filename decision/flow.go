@@ -126,6 +126,17 @@ func (s *State) urgentTickets() int64 {
 	return 0
 }
 
+// urgentUntil returns the last slot that a ticket of an urgent call got.
+func (s *State) urgentUntil() int64 {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key == ofUrgent {
+			return f.Until
+		}
+	}
+	return 0
+}
+
 // yields returns how many free tokens an operation leaves to urgent calls, if the last of these comes back within the time of an
 // operation. In every fourth part of the time it leaves none, so that urgent operations do not starve the others.
 func (l *Limits) yields(s *State, op *Op, now int64) int64 {

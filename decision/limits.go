@@ -11,7 +11,7 @@ type Limits struct {
 	Start     int64    // when an unknown entity began to gather capacity, empty; since 1970
 
 	Fill     int64 // the time after which every window without debt is full; set by Ready
-	Mixed    int64 // 1 if the windows count several units, or a unit other than calls; set by Ready
+	Mixed    int64 // 1 if the windows count several units; set by Ready
 	Shortest int64 // the place of the window with the shortest Interval; set by Ready
 
 	// Of a limit that entities share, set by Ready.
@@ -89,7 +89,7 @@ func (l *Limits) derive() {
 			longest += w.Interval / 8
 		}
 		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/longest)*longest)
-		if w.Unit > 0 {
+		if w.Unit != l.Windows[0].Unit {
 			l.Mixed = 1
 		}
 		if w.Interval < l.Windows[l.Shortest].Interval {

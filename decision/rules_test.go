@@ -1082,3 +1082,43 @@ func TestSlotsAfterAPin(t *testing.T) {
 		}
 	}
 }
+
+// An entity is not forgotten while tickets wait for tokens, although all tokens are free for a moment.
+func TestTicketsForTokensAreRemembered(t *testing.T) {
+	e := newEntity(t, perSecond(100, 100))
+	e.l.Tokens = 1
+	for i := range int64(10) {
+		e.settle(20_000*i+20_000, e.runs(20_000*i, 1, newcomer), 1)
+	}
+	l := e.runs(200_000, 1, newcomer)
+	var tickets [20]decision.Answer
+	for i := range tickets {
+		tickets[i] = e.admit(200_000, 1, newcomer)
+	}
+	e.settle(200_100, l, 1)
+	last := tickets[19].Ticket
+	if until := e.l.Until(&e.s); until < last.Slot {
+		t.Errorf("it may be forgotten %d ms before the last ticket is due", last.Slot-until)
+	}
+	now := int64(200_000 + tickets[0].Delay)
+	e.admit(now+5000, 1, newcomer)
+	if e.s.Next < 20 || e.s.Ended < 2 {
+		t.Errorf("%d tickets and %d operations are known, want 20 and 2", e.s.Next, e.s.Ended)
+	}
+}
+
+// A pause that ends at once changes nothing, whether the promised slots end before it would have ended or behind that.
+func TestPauseForNothing(t *testing.T) {
+	for _, booked := range []int{5, 50, 500} {
+		e := newEntity(t, perSecond(10, 10))
+		for range 10 + booked {
+			e.admit(0, 1, newcomer)
+		}
+		want := e.s.Slot
+		e.do(100, decision.Op{Kind: decision.Pause, For: 10_000})
+		e.do(100, decision.Op{Kind: decision.Resume})
+		if e.s.Slot != want {
+			t.Errorf("%d booked: the last slot moves by %d ms", booked, e.s.Slot-want)
+		}
+	}
+}

@@ -38,7 +38,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 	if booked {
 		a.Found = true
 		l.line(s, now)
-		l.unbook(s, &op.Ticket)
+		l.unbook(s, op)
 		if op.Urgent {
 			s.takeUrgent(&op.Ticket)
 		}
@@ -49,7 +49,11 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 			x.Limits.charge(x.State, op, now)
 		}
 		if booked {
-			x.enter(&s.Flows[s.flow(x.Key)], op, true, now)
+			f := &s.Flows[s.flow(x.Key)]
+			x.enter(f, op, true, now)
+			if w := &l.Windows[l.Shortest]; i == 0 && f.End > now { // its place in the line
+				f.Left = min(w.Size, f.Left+op.Ticket.Cost[w.Unit])
+			}
 		}
 	}
 }
@@ -121,25 +125,34 @@ func (l *Limits) drop(s *State) {
 // they move later by as much. Otherwise the tickets with later slots keep them, and the others book again behind them.
 func (l *Limits) pause(s *State, now, until int64) {
 	from := max(s.Closed, now)
+	if s.Closed <= now {
+		s.Moved = 0
+	}
 	s.Closed = max(s.Closed, until)
-	if s.Slot > now && s.Slot <= s.Closed && s.Closed > from {
-		s.Slot += s.Closed - from
+	if s.Slot <= s.Closed {
+		s.Moved += s.Closed - from
+		if s.Slot > now {
+			s.Slot += s.Closed - from
+		}
 	}
 }
 
-// resume opens the entity. The promised slots move earlier by the time that it would still be closed.
+// resume opens the entity. The promised slots move earlier by the time that it would still be closed, if pause has moved them.
 func (l *Limits) resume(s *State, now int64) {
 	if s.Closed > now && s.Slot > now { // else the promises of then say nothing about this interval
-		s.Slot = max(now, s.Slot-(s.Closed-now))
+		s.Slot = max(now, s.Slot-min(s.Moved, s.Closed-now))
 	}
-	s.Closed, s.AgainUS = 0, min(s.AgainUS, now*1000)
+	if s.AgainUS >= s.Closed*1000 { // else the turns are not behind the opening
+		s.AgainUS = min(s.AgainUS, now*1000)
+	}
+	s.Closed = 0
 }
 
 // reset forgets the operations that run or wait, and a time that was ahead of the clock. Such a time brings no
 // capacity.
 func (l *Limits) reset(s *State, before, now int64) {
 	ahead := before > now
-	s.Now, s.Slot, s.Plain, s.Closed, s.AgainUS, s.Head = now, now, 0, 0, 0, s.Next*16
+	s.Now, s.Slot, s.Plain, s.Closed, s.Moved, s.AgainUS, s.Head = now, now, 0, 0, 0, 0, s.Next*16
 	s.Flows, s.Calendars = s.Flows[:0], s.Calendars[:0]
 	for i := range s.Lines {
 		line := &s.Lines[i]

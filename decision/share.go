@@ -75,14 +75,14 @@ func (x *Shared) waiting(ticks int64) int64 {
 	return still
 }
 
-// backlogs returns how many grains the limit takes for all backlogs, at most a calendar.
+// backlogs returns how many 1024ths of a grain the limit takes for all backlogs, at most a calendar.
 func (x *Shared) backlogs() int64 {
 	c, backlog, n := &x.State.Calendars[0], int64(0), int64(0)
 	for n < classes {
 		backlog += c.Classes.At(2*n+1) + c.Classes.At(2*n+1+2*classes)
 		n++
 	}
-	return min(backlog/1024+1, Grains)
+	return min(backlog, Grains*1024)
 }
 
 // share returns how long the fair share of the entity takes for the operation, in ticks.

@@ -249,8 +249,9 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, back bool, t, now int64) in
 	if at := x.keeps(op, back, t, now); at > 0 {
 		return at
 	}
-	if other { // operations come at the rate of the limit, unless the last slot is too late to be of the same ones
-		if next := s.Slot + min(c.Grain, bound/max(1, x.units))*x.units/x.rate; s.Slot >= t && s.Slot < t+x.backlogs()*c.Grain {
+	if other { // operations come at the rate of the limit, unless it is far from short, or the last slot is too late to be of the same ones
+		next, all := s.Slot+min(c.Grain, bound/max(1, x.units))*x.units/x.rate, x.backlogs()
+		if s.Slot >= t && s.Slot < t+(all/1024+1)*c.Grain && !x.surplus(op, 4*all*x.rate/1024, t, now) {
 			return t + (next-t)%x.slower(own, op, t, now)
 		}
 		return t

@@ -453,7 +453,9 @@ func (l *Limits) Until(s *State) int64 {
 			lines--
 		}
 	}
-	until := max(from, s.Slot, s.Closed, s.AgainUS/1000, l.Start) + l.Fill + l.grace()
+	pace := l.pace(s)
+	waiting := min(max(0, s.Next-s.Head/16), bound/pace) * pace / 1000 // tickets that wait for tokens
+	until := max(from+waiting, s.Slot, s.Closed, s.AgainUS/1000, l.Start) + l.Fill + l.grace()
 	for i := range s.Lines {
 		owed := -min(s.Lines[i].Left, s.Lines[i].Promised)
 		if owed > 0 && i < len(l.Windows) {

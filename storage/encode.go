@@ -12,7 +12,7 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 17
+const format = 18
 
 // An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. First come the format,
 // the scalars of State, and the counts of Lines, Pins, Flows, Calendars, and bytes of the Calendar's Units and Classes.
@@ -20,9 +20,9 @@ const format = 17
 // Classes follow.
 
 // scalars are the numbers of a State, in the order of their declaration.
-func scalars(s *decision.State) [13]*int64 {
+func scalars(s *decision.State) [14]*int64 {
 	return [...]*int64{
-		&s.Tokens, &s.Guess, &s.Now, &s.Slot, &s.Plain, &s.LastID, &s.Closed, &s.Next, &s.Head, &s.AgainUS, &s.Held, &s.Last, &s.Ended,
+		&s.Tokens, &s.Guess, &s.Now, &s.Slot, &s.Plain, &s.LastID, &s.Closed, &s.Moved, &s.Next, &s.Head, &s.AgainUS, &s.Held, &s.Last, &s.Ended,
 	}
 }
 
@@ -62,7 +62,7 @@ func ofCalendar(c *decision.Calendar) [14]*int64 {
 }
 
 const (
-	numScalars    = len([13]*int64{})
+	numScalars    = len([14]*int64{})
 	numOfLine     = len([19]*int64{})
 	numOfPin      = len([25]*int64{})
 	numOfFlow     = len([14]*int64{})

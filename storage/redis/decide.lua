@@ -13,7 +13,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 16; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 17; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
@@ -39,16 +39,16 @@ local function get(key, members)
     error(value.err)
   elseif not value then
     return nil, false
-  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 16 then
+  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 17 then
     return nil, true
   end
   local rest = #value - 64
   if rest > 0 then
-    rest = rest - 136 - 16
+    rest = rest - 144 - 16
     if rest < 0 then
       return nil, true
     end
-    local lines, pins, flows, calendars, units, classes = unpack('<dddddd', value, 136 + 33)
+    local lines, pins, flows, calendars, units, classes = unpack('<dddddd', value, 144 + 33)
     local rests = lines % 1 + pins % 1 + flows % 1 + calendars % 1 + units % 1 + classes % 1
     if rests ~= 0 or math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
@@ -1931,7 +1931,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
         if x3 < min2 then min2 = x3 end
         local x4 = min2 * longest
         if x4 > l_Fill then l_Fill = x4 end
-        if w.Unit > 0 then
+        if w.Unit ~= l_Windows[0].Unit then
           l_Mixed = 1
         end
         if w.Interval < l_Windows[l_Shortest].Interval then
@@ -2107,31 +2107,54 @@ function Shared_advance(x, now)
               lines2 = lines2 - 1
             end
           end
-          local x2 = x.State_AgainUS
-          local max2 = from2
-          if x.State_Slot > max2 then max2 = x.State_Slot end
-          if x.State_Closed > max2 then max2 = x.State_Closed end
-          local x3 = (x2 - x2 % 1000) / 1000
+          local pace = 0
+          do
+            local x2 = x.Limits_Guess
+            local max2 = (x2 - x2 % 8) / 8
+            if 200 > max2 then max2 = 200 end
+            local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+            local x3 = (x.State_Held + guess) * 1000
+            local y = (x.State_Ended + 1) * x.Limits_Tokens
+            local max3 = 1
+            local x4 = (x3 - x3 % y) / y
+            if x4 > max3 then max3 = x4 end
+            pace = max3
+          end
+          local pace2 = pace
+          local x2 = x.State_Head
+          local max2 = 0
+          local x3 = x.State_Next - (x2 - x2 % 16) / 16
           if x3 > max2 then max2 = x3 end
-          if x.Limits_Start > max2 then max2 = x.Limits_Start end
-          local until2 = max2 + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
+          local min2 = max2
+          local x4 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+          if x4 < min2 then min2 = x4 end
+          local x5 = min2 * pace2
+          local waiting = (x5 - x5 % 1000) / 1000
+          local x6 = x.State_AgainUS
+          local max3 = from2 + waiting
+          if x.State_Slot > max3 then max3 = x.State_Slot end
+          if x.State_Closed > max3 then max3 = x.State_Closed end
+          local x7 = (x6 - x6 % 1000) / 1000
+          if x7 > max3 then max3 = x7 end
+          if x.Limits_Start > max3 then max3 = x.Limits_Start end
+          local until2 = max3 + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
           for i2 = 0, x.State_Lines_n - 1 do
             local owed = -(x.State_Lines[i2].Left < x.State_Lines[i2].Promised and x.State_Lines[i2].Left or x.State_Lines[i2].Promised)
             if owed > 0 and i2 < x.Limits_Windows_n then
               local w = x.Limits_Windows[i2]
               local y = w.Rate
               local y2 = w.Interval
-              local min2 = (owed - owed % y) / y + 1
-              local x4 = (8796093022208 - 8796093022208 % y2) / y2
-              if x4 < min2 then min2 = x4 end
-              local x5 = from2 + min2 * w.Interval + x.Limits_Fill
-              if x5 > until2 then until2 = x5 end
+              local min3 = (owed - owed % y) / y + 1
+              local x8 = (8796093022208 - 8796093022208 % y2) / y2
+              if x8 < min3 then min3 = x8 end
+              local x9 = from2 + min3 * w.Interval + x.Limits_Fill
+              if x9 > until2 then until2 = x9 end
             end
           end
           for i2 = 0, x.State_Flows_n - 1 do
             local f = x.State_Flows[i2]
-            local x4 = f.Until + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
-            if x4 > until2 then until2 = x4 end
+            local x8 = f.Until + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
+            if x8 > until2 then until2 = x8 end
           end
           if lines2 > x.Limits_Windows_n then
             until2 = until2 + 2678400000
@@ -2149,6 +2172,7 @@ function Shared_advance(x, now)
       x.State_Plain = 0
       x.State_LastID = 0
       x.State_Closed = 0
+      x.State_Moved = 0
       x.State_Next = 0
       x.State_Head = 0
       x.State_AgainUS = 0
@@ -4619,74 +4643,74 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
         end
       end
       if other2 then
+        local y2 = 1 > x.units and 1 or x.units
+        local min2 = c2.Grain
+        local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+        if x3 < min2 then min2 = x3 end
+        local x4 = min2 * x.units
+        local y3 = x.rate
+        local next = x.State_Slot + (x4 - x4 % y3) / y3
+        local backlogs = 0
         do
-          local y2 = 1 > x.units and 1 or x.units
-          local min2 = c2.Grain
-          local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
-          if x3 < min2 then min2 = x3 end
-          local x4 = min2 * x.units
-          local y3 = x.rate
-          local next = x.State_Slot + (x4 - x4 % y3) / y3
-          local is2 = x.State_Slot >= t
-          if is2 then
-            local backlogs = 0
-            do
-              local c4 = x.State_Calendars[0]
-              local backlog = 0
-              local n3 = 0
-              while n3 < 22 do
-                backlog = backlog + (c4.Classes.At(2 * n3 + 1) + c4.Classes.At(2 * n3 + 1 + 44))
-                n3 = n3 + 1
-              end
-              local min3 = (backlog - backlog % 1024) / 1024 + 1
-              if 1024 < min3 then min3 = 1024 end
-              backlogs = min3
-            end
-            is2 = x.State_Slot < t + backlogs * c2.Grain
+          local c4 = x.State_Calendars[0]
+          local backlog = 0
+          local n3 = 0
+          while n3 < 22 do
+            backlog = backlog + (c4.Classes.At(2 * n3 + 1) + c4.Classes.At(2 * n3 + 1 + 44))
+            n3 = n3 + 1
           end
-          if is2 then
-            local slower = 0
-            do
-              local longest = 0
-              for i2 = 0, own_Windows_n - 1 do
-                local w = own_Windows[i2]
-                local i3 = w.Unit
-                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                local x5 = w.Rate < w.Size and w.Rate or w.Size
-                local y4 = 1 > cost and 1 or cost
-                local min3 = (x5 - x5 % y4) / y4
-                if 16777215 < min3 then min3 = 16777215 end
-                local brings = min3 * x.units
-                local is3 = cost > 0
-                if is3 then
-                  local t2 = t - w.Offset
-                  local by2 = w.Interval
-                  local t3 = now - w.Offset
-                  local by3 = w.Interval
-                  is3 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                end
-                local is4 = is3
-                if is4 then
-                  local y5 = x.rate
-                  local x6 = w.Interval
-                  local y6 = x.Limits_Grain
-                  is4 = (brings - brings % y5) / y5 < (x6 - x6 % y6) / y6
-                end
-                if is4 then
-                  if w.Interval > longest then longest = w.Interval end
-                end
-              end
-              if longest == 0 then
-                slower = 9007199254740991
-              else
-                slower = longest
-              end
-            end
-            place2 = t + (next - t) % slower
-            break
-          end
+          backlogs = backlog < 1048576 and backlog or 1048576
         end
-        place2 = t
+        local all2 = backlogs
+        local is2 = x.State_Slot >= t and x.State_Slot < t + ((all2 - all2 % 1024) / 1024 + 1) * c2.Grain
+        if is2 then
+          local surplus = false
+          local x5 = 4 * all2 * x.rate
+          surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, (x5 - x5 % 1024) / 1024, t, now)
+          is2 = not surplus
+        end
+        if is2 then
+          local slower = 0
+          do
+            local longest = 0
+            for i2 = 0, own_Windows_n - 1 do
+              local w = own_Windows[i2]
+              local i3 = w.Unit
+              local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+              local x6 = w.Rate < w.Size and w.Rate or w.Size
+              local y4 = 1 > cost and 1 or cost
+              local min3 = (x6 - x6 % y4) / y4
+              if 16777215 < min3 then min3 = 16777215 end
+              local brings = min3 * x.units
+              local is3 = cost > 0
+              if is3 then
+                local t2 = t - w.Offset
+                local by2 = w.Interval
+                local t3 = now - w.Offset
+                local by3 = w.Interval
+                is3 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+              end
+              local is4 = is3
+              if is4 then
+                local y5 = x.rate
+                local x7 = w.Interval
+                local y6 = x.Limits_Grain
+                is4 = (brings - brings % y5) / y5 < (x7 - x7 % y6) / y6
+              end
+              if is4 then
+                if w.Interval > longest then longest = w.Interval end
+              end
+            end
+            if longest == 0 then
+              slower = 9007199254740991
+            else
+              slower = longest
+            end
+          end
+          place2 = t + (next - t) % slower
+        else
+          place2 = t
+        end
       else
         local first2 = 0
         do
@@ -5187,13 +5211,13 @@ end
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
-local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till, units, classes
   layout, revision = unpack('<dd', value)
   if #value > 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
-    local from, numbers = 136 + 81, #value - units - classes
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
+    local from, numbers = 144 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
       local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_LargestAt, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddddd', value, from)
       s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, LargestAt = line_LargestAt, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
@@ -5344,11 +5368,11 @@ end
     x = {
       bytes = bytes, Key = id, Weight = 0, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear},
       Limits_Windows = l_Windows, Limits_Windows_n = l_Windows_n, Limits_Tokens = l_Tokens, Limits_Guess = l_Guess, Limits_Lease = l_Lease, Limits_MaxLease = l_MaxLease, Limits_FirstCome = l_FirstCome, Limits_Start = l_Start, Limits_Fill = l_Fill, Limits_Mixed = l_Mixed, Limits_Shortest = l_Shortest, Limits_Grain = l_Grain, Limits_PerGrain = l_PerGrain, Limits_Parts_0 = l_Parts_0, Limits_Parts_1 = l_Parts_1, Limits_Parts_2 = l_Parts_2, Limits_Parts_3 = l_Parts_3, Limits_Scale = l_Scale, Limits_Zero = l_Zero,
-      State_Tokens = s_Tokens, State_Guess = s_Guess, State_Now = s_Now, State_Slot = s_Slot, State_Plain = s_Plain, State_LastID = s_LastID, State_Closed = s_Closed, State_Next = s_Next, State_Head = s_Head, State_AgainUS = s_AgainUS, State_Held = s_Held, State_Last = s_Last, State_Ended = s_Ended, State_Lines = s_Lines, State_Lines_n = s_Lines_n, State_Pins = s_Pins, State_Pins_n = s_Pins_n, State_Flows = s_Flows, State_Flows_n = s_Flows_n, State_Calendars = s_Calendars, State_Calendars_n = s_Calendars_n,
+      State_Tokens = s_Tokens, State_Guess = s_Guess, State_Now = s_Now, State_Slot = s_Slot, State_Plain = s_Plain, State_LastID = s_LastID, State_Closed = s_Closed, State_Moved = s_Moved, State_Next = s_Next, State_Head = s_Head, State_AgainUS = s_AgainUS, State_Held = s_Held, State_Last = s_Last, State_Ended = s_Ended, State_Lines = s_Lines, State_Lines_n = s_Lines_n, State_Pins = s_Pins, State_Pins_n = s_Pins_n, State_Flows = s_Flows, State_Flows_n = s_Flows_n, State_Calendars = s_Calendars, State_Calendars_n = s_Calendars_n,
     }
     function x.save()
       l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero
-      s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
+      s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Moved, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
       end
@@ -5382,30 +5406,51 @@ else
       lines2 = lines2 - 1
     end
   end
-  local max2 = from2
-  if s_Slot > max2 then max2 = s_Slot end
-  if s_Closed > max2 then max2 = s_Closed end
-  local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+  local pace = 0
+  do
+    local max2 = (l_Guess - l_Guess % 8) / 8
+    if 200 > max2 then max2 = 200 end
+    local guess = l_Guess < max2 and l_Guess or max2
+    local x2 = (s_Held + guess) * 1000
+    local y = (s_Ended + 1) * l_Tokens
+    local max3 = 1
+    local x3 = (x2 - x2 % y) / y
+    if x3 > max3 then max3 = x3 end
+    pace = max3
+  end
+  local pace2 = pace
+  local max2 = 0
+  local x2 = s_Next - (s_Head - s_Head % 16) / 16
   if x2 > max2 then max2 = x2 end
-  if l_Start > max2 then max2 = l_Start end
-  local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+  local min2 = max2
+  local x3 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+  if x3 < min2 then min2 = x3 end
+  local x4 = min2 * pace2
+  local waiting = (x4 - x4 % 1000) / 1000
+  local max3 = from2 + waiting
+  if s_Slot > max3 then max3 = s_Slot end
+  if s_Closed > max3 then max3 = s_Closed end
+  local x5 = (s_AgainUS - s_AgainUS % 1000) / 1000
+  if x5 > max3 then max3 = x5 end
+  if l_Start > max3 then max3 = l_Start end
+  local until2 = max3 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w = l_Windows[i2]
       local y = w.Rate
       local y2 = w.Interval
-      local min2 = (owed - owed % y) / y + 1
-      local x3 = (8796093022208 - 8796093022208 % y2) / y2
-      if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w.Interval + l_Fill
-      if x4 > until2 then until2 = x4 end
+      local min3 = (owed - owed % y) / y + 1
+      local x6 = (8796093022208 - 8796093022208 % y2) / y2
+      if x6 < min3 then min3 = x6 end
+      local x7 = from2 + min3 * w.Interval + l_Fill
+      if x7 > until2 then until2 = x7 end
     end
   end
   for i2 = 0, s_Flows_n - 1 do
     local f = s_Flows[i2]
-    local x3 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-    if x3 > until2 then until2 = x3 end
+    local x6 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+    if x6 > until2 then until2 = x6 end
   end
   if lines2 > l_Windows_n then
     until2 = until2 + 2678400000
@@ -5471,8 +5516,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddddd', 16, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddddd', 17, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
@@ -5518,13 +5563,13 @@ end
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
-local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till, units, classes
   layout, revision = unpack('<dd', value)
   if #value > 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
-    local from, numbers = 136 + 81, #value - units - classes
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
+    local from, numbers = 144 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
       local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_LargestAt, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddddd', value, from)
       s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, LargestAt = line_LargestAt, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
@@ -6275,30 +6320,51 @@ end
                   lines2 = lines2 - 1
                 end
               end
-              local max2 = from2
-              if s_Slot > max2 then max2 = s_Slot end
-              if s_Closed > max2 then max2 = s_Closed end
-              local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+              local pace = 0
+              do
+                local max2 = (l_Guess - l_Guess % 8) / 8
+                if 200 > max2 then max2 = 200 end
+                local guess = l_Guess < max2 and l_Guess or max2
+                local x2 = (s_Held + guess) * 1000
+                local y = (s_Ended + 1) * l_Tokens
+                local max3 = 1
+                local x3 = (x2 - x2 % y) / y
+                if x3 > max3 then max3 = x3 end
+                pace = max3
+              end
+              local pace2 = pace
+              local max2 = 0
+              local x2 = s_Next - (s_Head - s_Head % 16) / 16
               if x2 > max2 then max2 = x2 end
-              if l_Start > max2 then max2 = l_Start end
-              local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+              local min2 = max2
+              local x3 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+              if x3 < min2 then min2 = x3 end
+              local x4 = min2 * pace2
+              local waiting = (x4 - x4 % 1000) / 1000
+              local max3 = from2 + waiting
+              if s_Slot > max3 then max3 = s_Slot end
+              if s_Closed > max3 then max3 = s_Closed end
+              local x5 = (s_AgainUS - s_AgainUS % 1000) / 1000
+              if x5 > max3 then max3 = x5 end
+              if l_Start > max3 then max3 = l_Start end
+              local until2 = max3 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
               for i2 = 0, s_Lines_n - 1 do
                 local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                 if owed > 0 and i2 < l_Windows_n then
                   local w = l_Windows[i2]
                   local y = w.Rate
                   local y2 = w.Interval
-                  local min2 = (owed - owed % y) / y + 1
-                  local x3 = (8796093022208 - 8796093022208 % y2) / y2
-                  if x3 < min2 then min2 = x3 end
-                  local x4 = from2 + min2 * w.Interval + l_Fill
-                  if x4 > until2 then until2 = x4 end
+                  local min3 = (owed - owed % y) / y + 1
+                  local x6 = (8796093022208 - 8796093022208 % y2) / y2
+                  if x6 < min3 then min3 = x6 end
+                  local x7 = from2 + min3 * w.Interval + l_Fill
+                  if x7 > until2 then until2 = x7 end
                 end
               end
               for i2 = 0, s_Flows_n - 1 do
                 local f = s_Flows[i2]
-                local x3 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-                if x3 > until2 then until2 = x3 end
+                local x6 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                if x6 > until2 then until2 = x6 end
               end
               if lines2 > l_Windows_n then
                 until2 = until2 + 2678400000
@@ -6316,6 +6382,7 @@ end
           s_Plain = 0
           s_LastID = 0
           s_Closed = 0
+          s_Moved = 0
           s_Next = 0
           s_Head = 0
           s_AgainUS = 0
@@ -7208,14 +7275,17 @@ end
                   is4 = is3 and op_Ticket_Slot <= t
                 end
                 local late = is4
-                local is6 = late
+                local is6 = late and not op_Urgent
                 if is6 then
                   local refreshes = false
                   do
+                    local shortest = l_Windows[l_Shortest]
+                    local left = s_Lines[l_Shortest].Left
                     local done
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
-                      local is5 = w.Interval > l_Windows[l_Shortest].Interval
+                      local more2 = s_Lines[i2].Left - left
+                      local is5 = w.Interval > shortest.Interval
                       if is5 then
                         local t2 = v_at - w.Offset
                         local by2 = w.Interval
@@ -7224,9 +7294,25 @@ end
                         is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                       end
                       if is5 then
-                        refreshes = true
-                        done = true
-                        break
+                        local t4 = t - w.Offset
+                        local by4 = w.Interval
+                        local n2 = (t4 - t4 % by4) / by4 + 1
+                        local t5 = n2 * w.Interval + w.Offset - 1
+                        local t6 = t5 - shortest.Offset
+                        local by5 = shortest.Interval
+                        local t7 = s_Now - shortest.Offset
+                        local by6 = shortest.Interval
+                        local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
+                        local is6 = more2 < 0
+                        if not is6 then
+                          local y = shortest.Rate
+                          is6 = (more2 - more2 % y) / y < n3
+                        end
+                        if is6 or w.Unit ~= shortest.Unit then
+                          refreshes = true
+                          done = true
+                          break
+                        end
                       end
                     end
                     if not done then
@@ -7237,10 +7323,13 @@ end
                   if not is5 then
                     local refreshes2 = false
                     do
+                      local shortest = l_Windows[l_Shortest]
+                      local left = s_Lines[l_Shortest].Left
                       local done
                       for i2 = 0, l_Windows_n - 1 do
                         local w = l_Windows[i2]
-                        local is5 = w.Interval > l_Windows[l_Shortest].Interval
+                        local more2 = s_Lines[i2].Left - left
+                        local is5 = w.Interval > shortest.Interval
                         if is5 then
                           local t2 = s_Slot - w.Offset
                           local by2 = w.Interval
@@ -7249,9 +7338,25 @@ end
                           is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                         end
                         if is5 then
-                          refreshes2 = true
-                          done = true
-                          break
+                          local t4 = v_at - w.Offset
+                          local by4 = w.Interval
+                          local n2 = (t4 - t4 % by4) / by4 + 1
+                          local t5 = n2 * w.Interval + w.Offset - 1
+                          local t6 = t5 - shortest.Offset
+                          local by5 = shortest.Interval
+                          local t7 = s_Now - shortest.Offset
+                          local by6 = shortest.Interval
+                          local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
+                          local is6 = more2 < 0
+                          if not is6 then
+                            local y = shortest.Rate
+                            is6 = (more2 - more2 % y) / y < n3
+                          end
+                          if is6 or w.Unit ~= shortest.Unit then
+                            refreshes2 = true
+                            done = true
+                            break
+                          end
                         end
                       end
                       if not done then
@@ -7480,7 +7585,7 @@ end
                               spare = true
                             end
                           end
-                          is7 = spare
+                          is7 = spare and (not op_Urgent or s_AgainUS <= t * 1000)
                         end
                         is8 = is7
                       end
@@ -7856,6 +7961,7 @@ end
                   local slot = max2
                   if v_bound == 2 and op_Urgent then
                     v_turn = false
+                    local each2 = (v_again - v_again % 1000) / 1000 + 1
                     local urgentTickets = 0
                     do
                       local done
@@ -7879,10 +7985,28 @@ end
                     local x3 = (1125899906842624 - 1125899906842624 % y) / y
                     if x3 < min2 then min2 = x3 end
                     local x4 = min2 * v_again
-                    local max3 = slot
-                    local x5 = t + v_overdue + (x4 - x4 % 1000) / 1000
-                    if x5 > max3 then max3 = x5 end
-                    when2 = max3
+                    local all2 = (x4 - x4 % 1000) / 1000
+                    local urgentUntil = 0
+                    do
+                      local done
+                      for i2 = 0, s_Flows_n - 1 do
+                        local f = s_Flows[i2]
+                        if f.Key == 0 then
+                          urgentUntil = f.Until
+                          done = true
+                          break
+                        end
+                      end
+                      if not done then
+                        urgentUntil = 0
+                      end
+                    end
+                    local max3 = t + v_overdue
+                    if urgentUntil > max3 then max3 = urgentUntil end
+                    local min3 = t + v_overdue + all2
+                    local x5 = max3 + each2
+                    if x5 < min3 then min3 = x5 end
+                    when2 = slot > min3 and slot or min3
                   else
                     if v_bound == 2 and (v_back or v_fresh) then
                       local number2 = v_number
@@ -8002,6 +8126,7 @@ end
                         if x4 > max3 then max3 = x4 end
                         local y2 = x2.Limits_Grain
                         local here = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
+                        local f3 = s_Flows[x2.flow]
                         local is7 = v_back
                         if is7 then
                           local is6 = x2.fits and here
@@ -8023,34 +8148,99 @@ end
                           is7 = is6
                         end
                         local keeps = is7
-                        local is8 = not keeps and not (v_soon and here) and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
-                        if is8 then
+                        local is9 = op_Urgent
+                        if is9 then
+                          local is8 = f3.Urgent < f3.Units + f3.Later
+                          if not is8 then
+                            local slower = 0
+                            do
+                              local longest = 0
+                              for i3 = 0, l_Windows_n - 1 do
+                                local w3 = l_Windows[i3]
+                                local i4 = w3.Unit
+                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                local x5 = w3.Rate < w3.Size and w3.Rate or w3.Size
+                                local y3 = 1 > cost and 1 or cost
+                                local min2 = (x5 - x5 % y3) / y3
+                                if 16777215 < min2 then min2 = 16777215 end
+                                local brings = min2 * x2.units
+                                local is8 = cost > 0
+                                if is8 then
+                                  local t4 = slot - w3.Offset
+                                  local by4 = w3.Interval
+                                  local t5 = t - w3.Offset
+                                  local by5 = w3.Interval
+                                  is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                end
+                                local is9 = is8
+                                if is9 then
+                                  local y4 = x2.rate
+                                  local x6 = w3.Interval
+                                  local y5 = x2.Limits_Grain
+                                  is9 = (brings - brings % y4) / y4 < (x6 - x6 % y5) / y5
+                                end
+                                if is9 then
+                                  if w3.Interval > longest then longest = w3.Interval end
+                                end
+                              end
+                              if longest == 0 then
+                                slower = 9007199254740991
+                              else
+                                slower = longest
+                              end
+                            end
+                            is8 = slower == 9007199254740991
+                          end
+                          is9 = is8
+                        end
+                        local passes = is9
+                        local is10 = not keeps and not passes and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
+                        if is10 then
                           local refreshes = false
                           do
+                            local shortest = l_Windows[l_Shortest]
+                            local left = s_Lines[l_Shortest].Left
                             local done
                             for i3 = 0, l_Windows_n - 1 do
                               local w3 = l_Windows[i3]
-                              local is8 = w3.Interval > l_Windows[l_Shortest].Interval
-                              if is8 then
-                                local t4 = slot - w3.Offset
+                              local more2 = s_Lines[i3].Left - left
+                              local is10 = w3.Interval > shortest.Interval
+                              if is10 then
+                                local t4 = v_at - w3.Offset
                                 local by4 = w3.Interval
                                 local t5 = t - w3.Offset
                                 local by5 = w3.Interval
-                                is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
-                              if is8 then
-                                refreshes = true
-                                done = true
-                                break
+                              if is10 then
+                                local t6 = t - w3.Offset
+                                local by6 = w3.Interval
+                                local n3 = (t6 - t6 % by6) / by6 + 1
+                                local t7 = n3 * w3.Interval + w3.Offset - 1
+                                local t8 = t7 - shortest.Offset
+                                local by7 = shortest.Interval
+                                local t9 = s_Now - shortest.Offset
+                                local by8 = shortest.Interval
+                                local n4 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
+                                local is11 = more2 < 0
+                                if not is11 then
+                                  local y3 = shortest.Rate
+                                  is11 = (more2 - more2 % y3) / y3 < n4
+                                end
+                                if is11 or w3.Unit ~= shortest.Unit then
+                                  refreshes = true
+                                  done = true
+                                  break
+                                end
                               end
                             end
                             if not done then
                               refreshes = false
                             end
                           end
-                          is8 = not refreshes
+                          is10 = not refreshes
                         end
-                        lined = is8
+                        lined = is10
                       end
                       is4 = lined
                     end
@@ -8293,29 +8483,31 @@ end
                 a_Late = true
                 if v_back then
                   do
-                    if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
-                      for i2 = 0, l_Windows_n - 1 do
-                        if op_Ticket_Again < 2 then
-                          do
-                            local line2 = s_Lines[i2]
-                            local w = l_Windows[i2]
-                            local i3 = w.Unit
-                            local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max2 = 1 < cost and 1 or cost
-                            local x3 = cost - (x2 - x2 % 4096) / 4096
-                            if x3 > max2 then max2 = x3 end
-                            local min2 = w.Size
-                            local x4 = line2.Promised + max2
-                            if x4 < min2 then min2 = x4 end
-                            line2.Promised = min2
+                    do
+                      if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
+                        for i2 = 0, l_Windows_n - 1 do
+                          if op_Ticket_Again < 2 and not op_Urgent then
+                            do
+                              local line2 = s_Lines[i2]
+                              local w = l_Windows[i2]
+                              local i3 = w.Unit
+                              local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                              local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                              local max2 = 1 < cost and 1 or cost
+                              local x3 = cost - (x2 - x2 % 4096) / 4096
+                              if x3 > max2 then max2 = x3 end
+                              local min2 = w.Size
+                              local x4 = line2.Promised + max2
+                              if x4 < min2 then min2 = x4 end
+                              line2.Promised = min2
+                            end
                           end
                         end
+                        local min2 = s_Next * 16
+                        local x2 = s_Head + 16
+                        if x2 < min2 then min2 = x2 end
+                        s_Head = min2
                       end
-                      local min2 = s_Next * 16
-                      local x2 = s_Head + 16
-                      if x2 < min2 then min2 = x2 end
-                      s_Head = min2
                     end
                   end
                 end
@@ -8732,6 +8924,7 @@ end
                         if x3 > max2 then max2 = x3 end
                         local y = x2.Limits_Grain
                         local here = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
+                        local f2 = s_Flows[x2.flow]
                         local is7 = v_back
                         if is7 then
                           local is6 = x2.fits and here
@@ -8753,34 +8946,99 @@ end
                           is7 = is6
                         end
                         local keeps = is7
-                        local is8 = not keeps and not (v_soon and here) and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
-                        if is8 then
+                        local is9 = op_Urgent
+                        if is9 then
+                          local is8 = f2.Urgent < f2.Units + f2.Later
+                          if not is8 then
+                            local slower = 0
+                            do
+                              local longest = 0
+                              for i4 = 0, l_Windows_n - 1 do
+                                local w2 = l_Windows[i4]
+                                local i5 = w2.Unit
+                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                local x4 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                                local y2 = 1 > cost2 and 1 or cost2
+                                local min3 = (x4 - x4 % y2) / y2
+                                if 16777215 < min3 then min3 = 16777215 end
+                                local brings = min3 * x2.units
+                                local is8 = cost2 > 0
+                                if is8 then
+                                  local t4 = slot - w2.Offset
+                                  local by4 = w2.Interval
+                                  local t5 = t - w2.Offset
+                                  local by5 = w2.Interval
+                                  is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                end
+                                local is9 = is8
+                                if is9 then
+                                  local y3 = x2.rate
+                                  local x5 = w2.Interval
+                                  local y4 = x2.Limits_Grain
+                                  is9 = (brings - brings % y3) / y3 < (x5 - x5 % y4) / y4
+                                end
+                                if is9 then
+                                  if w2.Interval > longest then longest = w2.Interval end
+                                end
+                              end
+                              if longest == 0 then
+                                slower = 9007199254740991
+                              else
+                                slower = longest
+                              end
+                            end
+                            is8 = slower == 9007199254740991
+                          end
+                          is9 = is8
+                        end
+                        local passes = is9
+                        local is10 = not keeps and not passes and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
+                        if is10 then
                           local refreshes = false
                           do
+                            local shortest = l_Windows[l_Shortest]
+                            local left = s_Lines[l_Shortest].Left
                             local done
                             for i4 = 0, l_Windows_n - 1 do
                               local w2 = l_Windows[i4]
-                              local is8 = w2.Interval > l_Windows[l_Shortest].Interval
-                              if is8 then
-                                local t4 = slot - w2.Offset
+                              local more2 = s_Lines[i4].Left - left
+                              local is10 = w2.Interval > shortest.Interval
+                              if is10 then
+                                local t4 = v_at - w2.Offset
                                 local by4 = w2.Interval
                                 local t5 = t - w2.Offset
                                 local by5 = w2.Interval
-                                is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
-                              if is8 then
-                                refreshes = true
-                                done = true
-                                break
+                              if is10 then
+                                local t6 = t - w2.Offset
+                                local by6 = w2.Interval
+                                local n2 = (t6 - t6 % by6) / by6 + 1
+                                local t7 = n2 * w2.Interval + w2.Offset - 1
+                                local t8 = t7 - shortest.Offset
+                                local by7 = shortest.Interval
+                                local t9 = s_Now - shortest.Offset
+                                local by8 = shortest.Interval
+                                local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
+                                local is11 = more2 < 0
+                                if not is11 then
+                                  local y2 = shortest.Rate
+                                  is11 = (more2 - more2 % y2) / y2 < n3
+                                end
+                                if is11 or w2.Unit ~= shortest.Unit then
+                                  refreshes = true
+                                  done = true
+                                  break
+                                end
                               end
                             end
                             if not done then
                               refreshes = false
                             end
                           end
-                          is8 = not refreshes
+                          is10 = not refreshes
                         end
-                        lined = is8
+                        lined = is10
                       end
                       is4 = lined
                     end
@@ -9205,29 +9463,31 @@ end
               s_Slot = slot
             end
             do
-              if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
-                for i2 = 0, l_Windows_n - 1 do
-                  if op_Ticket_Again < 2 then
-                    do
-                      local line2 = s_Lines[i2]
-                      local w = l_Windows[i2]
-                      local i3 = w.Unit
-                      local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                      local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                      local max2 = 1 < cost and 1 or cost
-                      local x3 = cost - (x2 - x2 % 4096) / 4096
-                      if x3 > max2 then max2 = x3 end
-                      local min2 = w.Size
-                      local x4 = line2.Promised + max2
-                      if x4 < min2 then min2 = x4 end
-                      line2.Promised = min2
+              do
+                if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
+                  for i2 = 0, l_Windows_n - 1 do
+                    if op_Ticket_Again < 2 and not op_Urgent then
+                      do
+                        local line2 = s_Lines[i2]
+                        local w = l_Windows[i2]
+                        local i3 = w.Unit
+                        local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                        local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                        local max2 = 1 < cost and 1 or cost
+                        local x3 = cost - (x2 - x2 % 4096) / 4096
+                        if x3 > max2 then max2 = x3 end
+                        local min2 = w.Size
+                        local x4 = line2.Promised + max2
+                        if x4 < min2 then min2 = x4 end
+                        line2.Promised = min2
+                      end
                     end
                   end
+                  local min2 = s_Next * 16
+                  local x2 = s_Head + 16
+                  if x2 < min2 then min2 = x2 end
+                  s_Head = min2
                 end
-                local min2 = s_Next * 16
-                local x2 = s_Head + 16
-                if x2 < min2 then min2 = x2 end
-                s_Head = min2
               end
             end
             if op_Urgent then
@@ -9370,6 +9630,16 @@ end
               end
               local f = s_Flows[flow2]
               Shared_enter(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, true, t)
+              do
+                local w = l_Windows[l_Shortest]
+                if i2 == 0 and f.End > t then
+                  local i3 = w.Unit
+                  local min2 = w.Size
+                  local x3 = f.Left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                  if x3 < min2 then min2 = x3 end
+                  f.Left = min2
+                end
+              end
             end
           end
         end
@@ -9532,9 +9802,15 @@ end
       do
         local until2 = t + op_For
         local from2 = s_Closed > t and s_Closed or t
+        if s_Closed <= t then
+          s_Moved = 0
+        end
         if until2 > s_Closed then s_Closed = until2 end
-        if s_Slot > t and s_Slot <= s_Closed and s_Closed > from2 then
-          s_Slot = s_Slot + (s_Closed - from2)
+        if s_Slot <= s_Closed then
+          s_Moved = s_Moved + (s_Closed - from2)
+          if s_Slot > t then
+            s_Slot = s_Slot + (s_Closed - from2)
+          end
         end
       end
       if op_Kind == 6 then
@@ -9555,15 +9831,19 @@ end
       if changes then
         do
           if s_Closed > t and s_Slot > t then
+            local min2 = s_Moved
+            local x2 = s_Closed - t
+            if x2 < min2 then min2 = x2 end
             local max2 = t
-            local x2 = s_Slot - (s_Closed - t)
-            if x2 > max2 then max2 = x2 end
+            local x3 = s_Slot - min2
+            if x3 > max2 then max2 = x3 end
             s_Slot = max2
           end
-          local min2 = s_AgainUS
-          local x2 = t * 1000
-          if x2 < min2 then min2 = x2 end
-          s_Closed, s_AgainUS = 0, min2
+          if s_AgainUS >= s_Closed * 1000 then
+            local x2 = t * 1000
+            if x2 < s_AgainUS then s_AgainUS = x2 end
+          end
+          s_Closed = 0
         end
       end
     elseif op_Kind == 9 then
@@ -9574,6 +9854,7 @@ end
           s_Slot = now
           s_Plain = 0
           s_Closed = 0
+          s_Moved = 0
           s_AgainUS = 0
           s_Head = s_Next * 16
           s_Flows = {}
@@ -9676,30 +9957,51 @@ else
       lines2 = lines2 - 1
     end
   end
-  local max2 = from2
-  if s_Slot > max2 then max2 = s_Slot end
-  if s_Closed > max2 then max2 = s_Closed end
-  local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+  local pace = 0
+  do
+    local max2 = (l_Guess - l_Guess % 8) / 8
+    if 200 > max2 then max2 = 200 end
+    local guess = l_Guess < max2 and l_Guess or max2
+    local x2 = (s_Held + guess) * 1000
+    local y = (s_Ended + 1) * l_Tokens
+    local max3 = 1
+    local x3 = (x2 - x2 % y) / y
+    if x3 > max3 then max3 = x3 end
+    pace = max3
+  end
+  local pace2 = pace
+  local max2 = 0
+  local x2 = s_Next - (s_Head - s_Head % 16) / 16
   if x2 > max2 then max2 = x2 end
-  if l_Start > max2 then max2 = l_Start end
-  local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+  local min2 = max2
+  local x3 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+  if x3 < min2 then min2 = x3 end
+  local x4 = min2 * pace2
+  local waiting = (x4 - x4 % 1000) / 1000
+  local max3 = from2 + waiting
+  if s_Slot > max3 then max3 = s_Slot end
+  if s_Closed > max3 then max3 = s_Closed end
+  local x5 = (s_AgainUS - s_AgainUS % 1000) / 1000
+  if x5 > max3 then max3 = x5 end
+  if l_Start > max3 then max3 = l_Start end
+  local until2 = max3 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w = l_Windows[i2]
       local y = w.Rate
       local y2 = w.Interval
-      local min2 = (owed - owed % y) / y + 1
-      local x3 = (8796093022208 - 8796093022208 % y2) / y2
-      if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w.Interval + l_Fill
-      if x4 > until2 then until2 = x4 end
+      local min3 = (owed - owed % y) / y + 1
+      local x6 = (8796093022208 - 8796093022208 % y2) / y2
+      if x6 < min3 then min3 = x6 end
+      local x7 = from2 + min3 * w.Interval + l_Fill
+      if x7 > until2 then until2 = x7 end
     end
   end
   for i2 = 0, s_Flows_n - 1 do
     local f = s_Flows[i2]
-    local x3 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-    if x3 > until2 then until2 = x3 end
+    local x6 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+    if x6 > until2 then until2 = x6 end
   end
   if lines2 > l_Windows_n then
     until2 = until2 + 2678400000
@@ -9765,8 +10067,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddddd', 16, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddddd', 17, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)

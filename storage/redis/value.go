@@ -13,7 +13,7 @@ import (
 )
 
 // layout is the first number of a value that decide.lua can read. It changes with the others.
-const layout = 16
+const layout = 17
 
 // rawLayout is the layout of a value with a state that decide.lua cannot read.
 const rawLayout = 3

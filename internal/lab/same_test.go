@@ -1,0 +1,143 @@
+package lab
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
+)
+
+// The tests of this file change a load so that nothing should change.
+
+func urgently(m []SharedMessage) []SharedMessage {
+	for i := range m {
+		m[i].Urgent = true
+	}
+	return m
+}
+
+// An entity whose messages are all urgent uses its limit as if none were.
+func TestAllUrgent(t *testing.T) {
+	for name, c := range map[string]struct {
+		o         drip.Options
+		operation time.Duration
+		messages  int
+		makespan  time.Duration
+		mean      float64
+	}{
+		"a token":     {drip.Options{Size: 100, RefreshRate: 100, Concurrency: 1, WaitForToken: 5 * time.Second}, 5 * time.Second, 200, 1250 * time.Second, 10},
+		"two windows": {drip.Options{Size: 10, Concurrency: plenty, Windows: []drip.Window{{Size: 50, RefreshInterval: 10 * time.Second}}}, 50 * time.Millisecond, 600, 116 * time.Second, 2},
+	} {
+		got := mustRunShared(t, SharedScenario{
+			Options: c.o, Entities: entities(1), Operation: Fixed(c.operation), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				return urgently(backlog(r, shuffled, begun, 0, c.messages))
+			},
+		}, 1)
+		if got.Makespan > c.makespan || got.Redeliveries.Mean > c.mean {
+			t.Errorf("%s: %v, %.2f postponements; want at most %v, %.2f", name, got.Makespan, got.Redeliveries.Mean, c.makespan, c.mean)
+		}
+	}
+}
+
+// If all messages are urgent, shared limits and the entities' own ones are used as if none were.
+func TestAllUrgentShared(t *testing.T) {
+	for _, seed := range []uint64{9, 21, 23} {
+		s := RandomShared(seed)
+		want := mustRunShared(t, s, seed)
+		messages := s.Messages
+		s.Messages = func(r *rand.Rand) []SharedMessage {
+			return urgently(messages(r))
+		}
+		if got := mustRunShared(t, s, seed); got.Makespan > want.Makespan*105/100 || got.Redeliveries.Mean > want.Redeliveries.Mean+.3 {
+			t.Errorf("%s: %v, %.2f postponements; as drawn %v, %.2f", s.About, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
+		}
+	}
+}
+
+// Tickets that were cancelled leave no gap in an entity's line.
+func TestCancelledLine(t *testing.T) {
+	now := Begin
+	b := buckettest.New(t, drip.Options{
+		Size: 25, Concurrency: plenty, Clock: func() time.Time { return now },
+		Shared: map[string]drip.Limit{"app": {Size: 100}},
+	})
+	for i := range 4 { // four entities with a backlog each make the app short
+		for range 500 {
+			buckettest.Admit(t, b, string(rune('b'+i)), drip.Request{})
+		}
+	}
+	var last time.Duration
+	for range 500 {
+		last = buckettest.Admit(t, b, "a", drip.Request{}).Delay
+		a := buckettest.Admit(t, b, "a", drip.Request{})
+		ok(t, b.Cancel(t.Context(), "a", a))
+	}
+	if last > 30*time.Second {
+		t.Errorf("the last of 500 waits %v", last)
+	}
+}
+
+// A longer window of the entity that is far from short changes nothing.
+func TestLooseOwnWindow(t *testing.T) {
+	for _, seed := range []uint64{8, 23, 39} {
+		s := RandomShared(seed)
+		want := mustRunShared(t, s, seed)
+		s.Options.Windows = []drip.Window{{Size: 10*s.Options.Size + 60*s.Options.RefreshRate, RefreshInterval: 40 * time.Second}}
+		if got := mustRunShared(t, s, seed); got.Redeliveries.Mean > want.Redeliveries.Mean+.02 || got.Redeliveries.Max > want.Redeliveries.Max+1 {
+			t.Errorf("%s: %.2f postponements, at most %d; without the longer window %.2f, %d", s.About, got.Redeliveries.Mean, got.Redeliveries.Max, want.Redeliveries.Mean, want.Redeliveries.Max)
+		}
+	}
+}
+
+// A shared limit that is far from short changes no answer, also if slots lie behind its calendar.
+func TestFarBehindTheCalendar(t *testing.T) {
+	for name, app := range map[string]drip.Limit{"rate": {Size: 1_000_000}, "gathered": {Size: 100_000, RefreshRate: 100}} {
+		s := SharedScenario{
+			Options:  drip.Options{Size: 3, RefreshInterval: time.Hour, Concurrency: 20},
+			Entities: entities(5), Operation: Fixed(50 * time.Millisecond),
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, inTurn, begun, 0, times(5, 180)...)
+				for i := range m {
+					m[i].Urgent = i%10 == 0
+				}
+				return m
+			},
+		}
+		alone := playShared(t, s)
+		s.Options.Shared = map[string]drip.Limit{"app": app}
+		if within := playShared(t, s); !slices.Equal(alone.answers, within.answers) {
+			t.Errorf("%s: %d answers, %d without it", name, len(within.answers), len(alone.answers))
+		}
+	}
+}
+
+func playShared(t *testing.T, s SharedScenario) *sharedRun {
+	t.Helper()
+	r, err := newSharedRun(&s, 1)
+	ok(t, err)
+	ok(t, r.play())
+	return r
+}
+
+// A window that counts a named unit is as one that counts calls.
+func TestOneUnit(t *testing.T) {
+	play := func(unit string) *SharedResult {
+		s := SharedScenario{
+			Options:  drip.Options{Size: 100, RefreshRate: 50, RefreshInterval: time.Minute, Unit: unit, Concurrency: 20},
+			Entities: entities(1), Operation: Fixed(50 * time.Millisecond), Late: Uniform(0, time.Second), LostTickets: 0.02, Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, inTurn, begun, 0, 200) },
+		}
+		if unit != "" {
+			s.Units = map[string]Costs{unit: FixedCost(1)}
+		}
+		got := mustRunShared(t, s, 1)
+		return &got
+	}
+	if calls, named := play(""), play("points"); named.Redeliveries != calls.Redeliveries || named.Makespan != calls.Makespan {
+		t.Errorf("%v, %+v; calls %v, %+v", named.Makespan, named.Redeliveries, calls.Makespan, calls.Redeliveries)
+	}
+}
