@@ -62,16 +62,16 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	}
 	v := l.look(s, leases, op, now)
 	fits := v.bound == BoundNone
-	v.soon = fits && !v.back
+	v.soon = fits && !op.back()
 	for i := range shared {
 		x := &shared[i]
 		x.flow = s.flow(x.Key)
 		f := &s.Flows[x.flow]
-		if !v.back {
+		if !op.back() {
 			x.ask(&op.Cost)
 		}
-		x.enter(f, op, v.back, now)
-		x.look(f, op, v.back, now)
+		x.enter(f, op, now)
+		x.look(f, op, now)
 		fits = fits && x.fits
 		v.soon = v.soon && (x.fits || x.bound == BoundTokens)
 	}
@@ -93,7 +93,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	slot := l.suit(s, shared, op, &v, own, now, a)
 	a.Delay = slot - now
 	asks := false
-	if !v.back {
+	if !op.back() {
 		wait := l.unmeasured(s, leases, op, a, now)
 		if a.Limit > 0 {
 			x := &shared[a.Limit-1]
@@ -106,7 +106,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	}
 	if a.Late || op.Deadline > 0 && now+a.Delay > op.Deadline {
 		a.Late = true
-		if v.back {
+		if op.back() {
 			l.unbook(s, op)
 		}
 	} else if !asks {
@@ -118,14 +118,14 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 // delay a newcomer for longer than the shared limits do, the own limit is the cause, and suit moves v.slot to the slot. So its windows
 // promise capacity to these newcomers once, also if their first shared limits differ.
 func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64, a *Answer) int64 {
-	w, joins := &l.Windows[l.Shortest], !v.back && v.bound != BoundTokens
+	w, joins := &l.Windows[l.Shortest], !op.back() && v.bound != BoundTokens
 	slot, before, rounds := own, int64(0), int64(0)
 	for before < slot && rounds < 8 {
 		before = slot
 		rounds++
 		for i := range shared {
 			x := &shared[i]
-			at := x.place(l, &s.Flows[x.flow], op, v.back, slot, now)
+			at := x.place(l, &s.Flows[x.flow], op, slot, now)
 			held := at > slot && (a.Limit == 0 || x.holds(slot)) // beyond the calendar the limits before are the cause
 			if held || a.Bound == BoundNone && !x.fits {
 				a.Limit, a.Bound = int64(i)+1, x.bound
@@ -154,7 +154,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64
 // postpone puts an operation on the books of all limits, and gives it a ticket. Without the shared limits it would have the slot own.
 func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot, now int64, a *Answer) {
 	// An operation that its own windows deny books them again, also if a shared limit holds it for longer.
-	if denied := v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
+	if denied := op.back() && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
 		l.book(s, op, v, now, a)
 	} else {
 		a.Ticket = Ticket{Slot: slot, Number: v.number, Again: op.Ticket.Again, Cost: op.Cost}
@@ -176,7 +176,7 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot,
 			}
 		}
 		if a.Limit > 0 || v.bound != BoundTokens || !s.unnumbered(op) { // it comes back without the slot
-			x.book(f, op, v.back, &a.Ticket, now)
+			x.book(f, op, &a.Ticket, now)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer, now int6
 // for all.
 func (l *Limits) lined(s *State, x *Shared, op *Op, v *view, slot, now int64) bool {
 	w, here, f := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head, &s.Flows[x.flow]
-	keeps := v.back && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
+	keeps := op.back() && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
 	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot, now) == Never)
 	return !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, now, v.at)
 }
@@ -221,7 +221,6 @@ type view struct {
 	at      int64 // the earliest start
 	bound   Bound // the cause; BoundNone: it runs
 	slot    int64 // the next slot to promise
-	back    bool  // it carries a ticket
 	number  int64 // of the ticket; 0 if it has none, or the entity was forgotten: shared limits still have its slot
 	fresh   bool  // it has no slot, or has lost it
 	spare   bool  // it takes capacity that booked operations leave
@@ -236,8 +235,7 @@ type view struct {
 // look returns the view of an operation. It changes nothing.
 func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	t := &op.Ticket
-	v.back = t.Slot > 0 && op.Kind == Admit
-	if v.back && s.numbered(t) {
+	if op.back() && s.numbered(t) {
 		v.number = t.Number
 	}
 	v.at, v.bound = now, BoundNone
@@ -248,7 +246,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		cost, left := op.Cost[w.Unit], line.Left-s.passing(w, op, v.back)
+		cost, left := op.Cost[w.Unit], line.Left-s.passing(w, op)
 		at := w.room(s, left, cost, now)
 		if max(at, s.Closed) > now {
 			v.again = max(v.again, w.spanUS(line.weight(cost)))
@@ -269,13 +267,13 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
 	late := now-t.Slot > l.grace() || (t.Again > 0 || s.passed(now)) && t.Slot <= now
 	late = late && !op.Urgent && (l.refreshes(s, now, v.at) || !l.refreshes(s, v.at, s.Slot))
-	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || late)
+	v.fresh = !op.back() || v.at > now && v.refund == 0 && (unbooked || late)
 	if v.fresh {
 		l.newSlot(s, op, &v, now)
 	}
 	if v.at == now {
 		out := leases.Out(now)
-		if s.Plain+out+l.yields(s, op, now) >= l.Tokens || !v.back && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
+		if s.Plain+out+l.yields(s, op, now) >= l.Tokens || !op.back() && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
 			v.bound = BoundTokens
 			if out >= l.Tokens {
 				v.overdue = l.overdue(s, now)
@@ -363,10 +361,10 @@ func (l *Limits) run(s *State, op *Op, v *view, now int64) {
 		l.overtake(s, op, now)
 	}
 	l.take(s, op)
-	if !v.back && !v.spare && !op.Urgent {
+	if !op.back() && !v.spare && !op.Urgent {
 		l.promise(s, s.Slot, op, false)
 	}
-	if !v.back { // a token was free although others wait for one: they are fewer than their numbers
+	if !op.back() { // a token was free although others wait for one: they are fewer than their numbers
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
 	} else if v.number > 0 {
 		s.Head += max(128, 512+v.number*16-s.Head) / 32
@@ -407,11 +405,11 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 		all := min(1+s.urgentTickets(), bound/max(1, v.again)) * v.again / 1000
 		return max(slot, min(now+v.overdue+all, max(now+v.overdue, s.urgentUntil())+each))
 	}
-	if v.bound == BoundTokens && (v.back || v.fresh) {
+	if v.bound == BoundTokens && (op.back() || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
 		// none waits for long.
 		number := v.number
-		if !v.back {
+		if !op.back() {
 			number = s.Next + 1
 		}
 		n := max(1, number-s.Head/16)
@@ -445,12 +443,12 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	if v.spare {
 		t.Again = 2
 	}
-	if !v.back || t.Number == 0 && (v.fresh || v.at > now && v.refund == 0) {
+	if !op.back() || t.Number == 0 && (v.fresh || v.at > now && v.refund == 0) {
 		if !s.unnumbered(op) {
 			s.Next++
 		}
 		t.Number = s.Next
-		if v.back && !v.fresh { // it has no slot in the line; newcomers come after it
+		if op.back() && !v.fresh { // it has no slot in the line; newcomers come after it
 			l.promise(s, s.Slot, op, false)
 		}
 	}
@@ -460,7 +458,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 			l.promise(s, v.slot, op, v.number > 0 && op.Ticket.Again < 2)
 		}
 		t.Again = 0
-		if v.back && a.Limit == 0 && t.Slot <= now && s.passed(now) { // else urgent operations that use all of a window starve it
+		if op.back() && a.Limit == 0 && t.Slot <= now && s.passed(now) { // else urgent operations that use all of a window starve it
 			t.Again = 1
 		}
 	} else if t.Slot <= now {

@@ -256,6 +256,9 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 	}
 }
 
+// back reports whether o carries a ticket: it was postponed before.
+func (o *Op) back() bool { return o.Ticket.Slot > 0 && o.Kind != GetDelay }
+
 // changes reports whether o always changes the entity.
 func (o *Op) changes() bool {
 	return o.Kind == GetDelay || o.Kind == Admit || o.Kind == Throttle || o.Kind == Pause || o.Kind == Pin

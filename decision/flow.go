@@ -151,8 +151,8 @@ func (l *Limits) yields(s *State, op *Op, now int64) int64 {
 
 // passing returns how much of an interval an operation that is back leaves to urgent ones. Once it was denied it keeps half, or its
 // cost.
-func (s *State) passing(w *Window, op *Op, back bool) int64 {
-	if !back || op.Urgent {
+func (s *State) passing(w *Window, op *Op) int64 {
+	if !op.back() || op.Urgent {
 		return 0
 	}
 	rate := min(w.Rate, w.Size)
@@ -170,7 +170,7 @@ func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t, now in
 		return t
 	}
 	end := f.End
-	if v.back {
+	if op.back() {
 		end = min(end, x.Limits.begin(x.State.Calendars[0].Head+Grains-1))
 	}
 	t = max(t, end)
@@ -182,7 +182,7 @@ func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t, now in
 func (l *Limits) ahead(s *State, f *Flow, op *Op, v *view, t, now int64) int64 {
 	w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
 	left := f.Left
-	if v.back && v.bound <= BoundTokens && op.Ticket.Slot <= f.End && w.Size > w.Rate {
+	if op.back() && v.bound <= BoundTokens && op.Ticket.Slot <= f.End && w.Size > w.Rate {
 		left = min(w.Size, left+op.Ticket.Cost[w.Unit])
 	}
 	return min(w.gain(s, left, f.End, t), w.gain(s, line.Left, now, t))

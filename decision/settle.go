@@ -50,7 +50,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 		}
 		if booked {
 			f := &s.Flows[s.flow(x.Key)]
-			x.enter(f, op, true, now)
+			x.enter(f, op, now)
 			if w := &l.Windows[l.Shortest]; i == 0 && f.End > now { // its place in the line
 				f.Left = min(w.Size, f.Left+op.Ticket.Cost[w.Unit])
 			}

@@ -99,7 +99,7 @@ func (x *Shared) among(all int64) int64 {
 }
 
 // shares sets from and fair.
-func (x *Shared) shares(f *Flow, op *Op, back bool) {
+func (x *Shared) shares(f *Flow, op *Op) {
 	c := &x.State.Calendars[0]
 	ahead, turn := f.Units+f.Later, x.later(max(c.Head+1, x.Limits.grain(x.State.Closed))*tick, 0)
 	x.from = f.Fair
@@ -113,7 +113,7 @@ func (x *Shared) shares(f *Flow, op *Op, back bool) {
 		x.from = turn
 	}
 	x.fair = x.later(x.from, x.until(ahead))
-	if back && !op.Urgent { // displaced: behind the entity's early tickets, one after the other
+	if op.back() && !op.Urgent { // displaced: behind the entity's early tickets, one after the other
 		x.fair = f.Again
 		if x.fair <= x.from { // about there
 			x.fair = x.later(x.from, x.until(ahead/2))

@@ -58,7 +58,7 @@ const (
 )
 
 // enter takes the ticket off the books of the limit.
-func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
+func (x *Shared) enter(f *Flow, op *Op, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
 	ratio := int64(1)
 	for i := range l.Windows {
@@ -80,7 +80,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	f.expire(now - l.grace())
 	f.End = min(f.End, x.State.Slot) // earlier if the promises have lapsed
 	x.State.expireUrgent(now - l.grace())
-	if back {
+	if op.back() {
 		part := l.part(&op.Ticket.Cost)
 		if n := l.grain(op.Ticket.Slot); c.holds(n) {
 			c.put(n, max(0, c.at(n)-x.booked(part)))
@@ -98,17 +98,18 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 func (l *Limits) slow(s *State) int64 { return max(1, min(l.pace(s)/1000/l.Grain, Grains)) }
 
 // look decides whether this limit lets the operation run now.
-func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
+func (x *Shared) look(f *Flow, op *Op, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	s.rest(x.Leases, now)
 	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
 	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
 	x.token, x.wait, x.refund, x.overdue = false, l.pace(s), 0, 0
-	late := false                                      // a window is short, and its refresh comes first
-	leaves := !back && !op.Urgent && x.rate >= x.grain // booked operations do not come, and newcomers take their place, also for a token
+	late := false // a window is short, and its refresh comes first
+	// Booked operations do not come, and newcomers take their place, also for a token.
+	leaves := !op.back() && !op.Urgent && x.rate >= x.grain
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		cost, left := op.Cost[w.Unit], line.Left-x.passing(w, op, back)
+		cost, left := op.Cost[w.Unit], line.Left-x.passing(w, op)
 		if cost > 0 {
 			if left < cost && x.bound == BoundNone {
 				x.bound = BoundWindow + Bound(i)
@@ -142,19 +143,19 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		room := idle || min(x.free, mostBooked)*x.units+x.rate*rest/1024 >= due*rest/1024+x.units
 		x.room, x.spare = x.room && room, x.spare && room
 	}
-	x.spare = x.spare && !x.room && (!back || !x.below)
-	entitled := x.room || back && x.below || x.spare
+	x.spare = x.spare && !x.room && (!op.back() || !x.below)
+	entitled := x.room || op.back() && x.below || x.spare
 	if late {
 		x.refund = 0
 	}
 	if s.Closed > now {
 		x.bound = BoundClosed
 	} else if x.refund > 0 && entitled {
-		x.token, x.overdue = back || due == 0, l.overdue(s, now)
+		x.token, x.overdue = op.back() || due == 0, l.overdue(s, now)
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
-	} else if x.bound == BoundNone && (x.free < 1 || !back && !leaves && s.AgainUS > now*1000) {
-		x.bound, x.token = BoundTokens, back && (x.below || x.room && c.Grain > soon) || due == 0 || leaves
+	} else if x.bound == BoundNone && (x.free < 1 || !op.back() && !leaves && s.AgainUS > now*1000) {
+		x.bound, x.token = BoundTokens, op.back() && (x.below || x.room && c.Grain > soon) || due == 0 || leaves
 		if out >= l.Tokens {
 			x.overdue = l.overdue(s, now)
 		}
@@ -164,11 +165,11 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 
 // passing is State.passing. A window with several intervals in a grain leaves nothing, since urgent tickets are due in all of them. A
 // large operation would never run beside the urgent ones of other entities.
-func (x *Shared) passing(w *Window, op *Op, back bool) int64 {
+func (x *Shared) passing(w *Window, op *Op) int64 {
 	if w.Interval < x.Limits.Grain {
 		return 0
 	}
-	return min(x.State.passing(w, op, back), max(0, w.Size-op.Cost[w.Unit]))
+	return min(x.State.passing(w, op), max(0, w.Size-op.Cost[w.Unit]))
 }
 
 // reserved returns how much of a window that is longer than a grain the booked grains behind this one take.
@@ -221,7 +222,7 @@ func (x *Shared) surplus(op *Op, booked, t, now int64) bool {
 
 // place returns the first slot from t on. An operation that only a token delays has its turn for a token. An operation that keeps
 // its place runs soon. Any other one books.
-func (x *Shared) place(own *Limits, f *Flow, op *Op, back bool, t, now int64) int64 {
+func (x *Shared) place(own *Limits, f *Flow, op *Op, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	x.again = false
 	if x.token { // denied operations ask one after the other for a while; the others book again
@@ -246,7 +247,7 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, back bool, t, now int64) in
 			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], now))
 		}
 	}
-	if at := x.keeps(op, back, t, now); at > 0 {
+	if at := x.keeps(op, t, now); at > 0 {
 		return at
 	}
 	if other { // operations come at the rate of the limit, unless it is far from short, or the last slot is too late to be of the same ones
@@ -256,7 +257,7 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, back bool, t, now int64) in
 		}
 		return t
 	}
-	return x.first(f, op, back, t, now)
+	return x.first(f, op, t, now)
 }
 
 // slower returns the longest interval of the entity's windows that is refreshed until t and brings less than this limit in its time. An
@@ -278,28 +279,28 @@ func (x *Shared) slower(own *Limits, op *Op, t, now int64) int64 {
 }
 
 // keeps returns the slot of an operation that keeps its place or has one in this grain, or 0.
-func (x *Shared) keeps(op *Op, back bool, t, now int64) int64 {
+func (x *Shared) keeps(op *Op, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	if x.fits && (l.grain(t) <= c.Head || back && t < now+soon) { // another limit delays it for a moment
+	if x.fits && (l.grain(t) <= c.Head || op.back() && t < now+soon) { // another limit delays it for a moment
 		return t
 	}
-	if back && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early
+	if op.back() && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early
 		return max(t, op.Ticket.Slot)
 	}
-	if !back && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
+	if !op.back() && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
 		if at := max(t, now+min(x.due/max(1, x.units, c.usual()), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
 			return at
 		}
 	}
 	// Behind the operations due in this grain. A limit that is closed may open in it: a minute is long.
-	if x.room && x.bound == BoundClosed || (x.room || back && x.below) && x.bound >= BoundWindow {
+	if x.room && x.bound == BoundClosed || (x.room || op.back() && x.below) && x.bound >= BoundWindow {
 		at, due := t, x.due
 		if !x.room { // before them, one after the other
 			at, due = max(t, l.Windows[x.bound-BoundWindow].Next(s.AgainUS/1000-1)), 0
 		}
 		for i := range l.Windows {
 			w := &l.Windows[i]
-			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i))-x.passing(w, op, back), op.Cost[w.Unit], now))
+			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i))-x.passing(w, op), op.Cost[w.Unit], now))
 		}
 		if l.grain(at) <= c.Head || x.behind && !x.room && at < now+soon {
 			x.again = !x.room
@@ -310,7 +311,7 @@ func (x *Shared) keeps(op *Op, back bool, t, now int64) int64 {
 }
 
 // first returns the first slot from t on that has room, or the slot of the entity's fair share if that is earlier.
-func (x *Shared) first(f *Flow, op *Op, back bool, t, now int64) int64 {
+func (x *Shared) first(f *Flow, op *Op, t, now int64) int64 {
 	c := &x.State.Calendars[0]
 	n := x.Limits.grain(t)
 	surplus := x.holds(t) && (x.fits || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t, now) && x.open(n) == n
@@ -318,7 +319,7 @@ func (x *Shared) first(f *Flow, op *Op, back bool, t, now int64) int64 {
 		n = x.seek(op, t, now)
 	}
 	if x.fair == 0 {
-		x.shares(f, op, back)
+		x.shares(f, op)
 	}
 	if surplus {
 		return t
@@ -339,12 +340,12 @@ func (x *Shared) first(f *Flow, op *Op, back bool, t, now int64) int64 {
 }
 
 // book puts a ticket on the books.
-func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
+func (x *Shared) book(f *Flow, op *Op, t *Ticket, now int64) {
 	c, s := &x.State.Calendars[0], x.State
 	if x.token {
 		s.AgainUS = min(s.turn(now, x.overdue)+x.wait, Never)
 	}
-	if back && x.below && x.bound >= BoundWindow && x.refund == 0 && op.Ticket.Slot <= now {
+	if op.back() && x.below && x.bound >= BoundWindow && x.refund == 0 && op.Ticket.Slot <= now {
 		x.Limits.deny(s, op)
 	}
 	if x.again { // half of the capacity is for the operations that are due
@@ -364,7 +365,7 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	if x.fair > 0 && !op.Urgent {
 		if n < x.fair/tick {
 			f.Again = max(f.Again, n*tick)
-		} else if back { // a little more, because others may still begin to wait
+		} else if op.back() { // a little more, because others may still begin to wait
 			step := x.among(x.waiting(x.fair - x.from))
 			f.Again = x.later(x.fair, step+step/6)
 		} else if f.Units+f.Later == 0 && f.Fair < x.from {

@@ -2641,7 +2641,7 @@ function Shared_weigh(x, f)
     Shared_count(x, f, 0, f.Weight, f.Backlog)
   end
 end
-function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, back, now)
+function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, now)
   local c2 = x.State_Calendars[0]
   local ratio = 1
   for i2 = 0, x.Limits_Windows_n - 1 do
@@ -2791,7 +2791,7 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       end
     end
   end
-  if back then
+  if op_Ticket_Slot > 0 and op_Kind ~= 0 then
     local part3 = 0
     do
       if x.Limits_Parts_0 == 1 then
@@ -3005,7 +3005,7 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x15 = c2.Asked_3
   c2.Asked_3 = c2.Asked_3 + (min10 - (x15 - x15 % 64) / 64)
 end
-function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Again, op_Urgent, back, now)
+function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, now)
   local c2 = x.State_Calendars[0]
   do
     if x.Leases.Out(now) == 0 then
@@ -3043,7 +3043,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
   x.refund = 0
   x.overdue = 0
   local late = false
-  local leaves = not back and not op_Urgent and x.rate >= x.grain
+  local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not op_Urgent and x.rate >= x.grain
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
     local line2 = x.State_Lines[i2]
@@ -3056,7 +3056,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       else
         local passing2 = 0
         do
-          if not back or op_Urgent then
+          if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
             passing2 = 0
           else
             local rate = w.Rate < w.Size and w.Rate or w.Size
@@ -3323,8 +3323,8 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
     local room = is4
     x.room, x.spare = x.room and room, x.spare and room
   end
-  x.spare = x.spare and not x.room and (not back or not x.below)
-  local entitled = x.room or back and x.below or x.spare
+  x.spare = x.spare and not x.room and (not (op_Ticket_Slot > 0 and op_Kind ~= 0) or not x.below)
+  local entitled = x.room or op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below or x.spare
   if late then
     x.refund = 0
   end
@@ -3339,11 +3339,11 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
     local min2 = (x4 - x4 % 4) / 4
     local x6 = (x5 - x5 % 8) / 8
     if x6 < min2 then min2 = x6 end
-    x.token, x.overdue = back or due == 0, 0 > min2 and 0 or min2
+    x.token, x.overdue = op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0, 0 > min2 and 0 or min2
   elseif x.bound == 0 and not entitled then
     x.bound = 3
-  elseif x.bound == 0 and (x.free < 1 or not back and not leaves and x.State_AgainUS > now * 1000) then
-    x.bound, x.token = 2, back and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves
+  elseif x.bound == 0 and (x.free < 1 or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not leaves and x.State_AgainUS > now * 1000) then
+    x.bound, x.token = 2, op_Ticket_Slot > 0 and op_Kind ~= 0 and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves
     if out2 >= x.Limits_Tokens then
       local x2 = x.State_LastID
       local x3 = x.State_Held + x.Limits_Guess
@@ -4259,7 +4259,7 @@ function Shared_until(x, part)
   until2 = (max3 < 4294967296 and max3 or 4294967296) * 512
   return until2
 end
-function Shared_shares(x, f, op_Urgent, back)
+function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   local c2 = x.State_Calendars[0]
   local ahead = f.Units + f.Later
   local later = 0
@@ -4309,7 +4309,7 @@ function Shared_shares(x, f, op_Urgent, back)
   until2 = Shared_until(x, ahead)
   later2 = Shared_later(x, x.from, until2)
   x.fair = later2
-  if back and not op_Urgent then
+  if op_Ticket_Slot > 0 and op_Kind ~= 0 and not op_Urgent then
     x.fair = f.Again
     if x.fair <= x.from then
       local later3 = 0
@@ -4323,7 +4323,7 @@ function Shared_shares(x, f, op_Urgent, back)
     x.fair = 9007199254740991
   end
 end
-function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, back, t, now)
+function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t, now)
   local place2 = 0
   repeat
     local c2 = x.State_Calendars[0]
@@ -4428,12 +4428,12 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
               local x3 = t - x.Limits_Zero
               if x3 > max3 then max3 = x3 end
               local y2 = x.Limits_Grain
-              is2 = (max3 - max3 % y2) / y2 <= c4.Head or back and t < now + 4000
+              is2 = (max3 - max3 % y2) / y2 <= c4.Head or op_Ticket_Slot > 0 and op_Kind ~= 0 and t < now + 4000
             end
             if is2 then
               keeps = t
             else
-              local is3 = back and op_Ticket_Slot > now
+              local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot > now
               if is3 then
                 local c5 = x.State_Calendars[0]
                 local max4 = 0
@@ -4446,7 +4446,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
               if is3 then
                 keeps = t > op_Ticket_Slot and t or op_Ticket_Slot
               else
-                if not back and x.room and x.bound == 2 then
+                if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and x.room and x.bound == 2 then
                   do
                     local x5 = c4.Largest
                     local min2 = (x5 - x5 % 64) / 64
@@ -4496,7 +4496,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
                     end
                   end
                 end
-                if x.room and x.bound == 1 or (x.room or back and x.below) and x.bound >= 4 then
+                if x.room and x.bound == 1 or (x.room or op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below) and x.bound >= 4 then
                   local at2 = t
                   local due = x.due
                   if not x.room then
@@ -4548,7 +4548,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
                         else
                           local passing2 = 0
                           do
-                            if not back or op_Urgent then
+                            if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
                               passing2 = 0
                             else
                               local rate = w.Rate < w.Size and w.Rate or w.Size
@@ -4847,7 +4847,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
             n3 = seek
           end
           if x.fair == 0 then
-            Shared_shares(x, f, op_Urgent, back)
+            Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
           end
           if surplus2 then
             first2 = t
@@ -4971,7 +4971,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Cost_0, op_Cost_1, op
   until true
   return place2
 end
-function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, back, t_Slot, t_Cost_0, t_Cost_1, t_Cost_2, t_Cost_3, now)
+function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, t_Slot, t_Cost_0, t_Cost_1, t_Cost_2, t_Cost_3, now)
   local c2 = x.State_Calendars[0]
   if x.token then
     local overdue = x.overdue
@@ -4990,7 +4990,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
     if 9007199254740991 < min2 then min2 = 9007199254740991 end
     x.State_AgainUS = min2
   end
-  if back and x.below and x.bound >= 4 and x.refund == 0 and op_Ticket_Slot <= now then
+  if op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below and x.bound >= 4 and x.refund == 0 and op_Ticket_Slot <= now then
     do
       for i2 = 0, x.Limits_Windows_n - 1 do
         local line2 = x.State_Lines[i2]
@@ -5084,7 +5084,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
     if n2 < (x3 - x3 % 524288) / 524288 then
       local x4 = n2 * 524288
       if x4 > f.Again then f.Again = x4 end
-    elseif back then
+    elseif op_Ticket_Slot > 0 and op_Kind ~= 0 then
       local among2 = 0
       do
         local waiting = 0
@@ -7053,10 +7053,9 @@ end
                   end
                 end
               end
-              local v_at, v_bound, v_slot, v_back, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, false, 0, false, false, 0, 0, 0, 0, false, false
+              local v_at, v_bound, v_slot, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, 0, 0, 0, 0, false, false
               do
-                v_back = op_Ticket_Slot > 0 and op_Kind == 2
-                if v_back and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
+                if op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                   v_number = op_Ticket_Number
                 end
                 v_at, v_bound = t, 0
@@ -7128,7 +7127,7 @@ end
                   local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                   local passing = 0
                   do
-                    if not v_back or op_Urgent then
+                    if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
                       passing = 0
                     else
                       local rate = w.Rate < w.Size and w.Rate or w.Size
@@ -7368,7 +7367,7 @@ end
                   is6 = is5
                 end
                 late = is6
-                v_fresh = not v_back or v_at > t and v_refund == 0 and (unbooked or late)
+                v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or v_at > t and v_refund == 0 and (unbooked or late)
                 if v_fresh then
                   do
                     v_slot = s_Slot > s_Closed and s_Slot or s_Closed
@@ -7627,7 +7626,7 @@ end
                       yields = 0
                     end
                   end
-                  if s_Plain + out2 + yields >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
+                  if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
                     v_bound = 2
                     if out2 >= l_Tokens then
                       local x4 = s_Held + l_Guess
@@ -7656,7 +7655,7 @@ end
                 end
               end
               local fits = v_bound == 0
-              v_soon = fits and not v_back
+              v_soon = fits and not (op_Ticket_Slot > 0 and op_Kind ~= 0)
               for i2 = 0, shared_n - 1 do
                 local x2 = shared[i2]
                 local flow2 = 0
@@ -7678,11 +7677,11 @@ end
                 end
                 x2.flow = flow2
                 local f = s_Flows[x2.flow]
-                if not v_back then
+                if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                   Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
                 end
-                Shared_enter(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, v_back, t)
-                Shared_look(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Again, op_Urgent, v_back, t)
+                Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, t)
+                Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t)
                 fits = fits and x2.fits
                 v_soon = v_soon and (x2.fits or x2.bound == 2)
               end
@@ -7746,7 +7745,7 @@ end
                       s_Plain = s_Plain + 1
                     end
                   end
-                  if not v_back and not v_spare and not op_Urgent then
+                  if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent then
                     do
                       local slot = s_Slot
                       for i2 = 0, l_Windows_n - 1 do
@@ -7869,7 +7868,7 @@ end
                       s_Slot = slot
                     end
                   end
-                  if not v_back then
+                  if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                     local max2 = 0
                     local x2 = s_Next * 16 - s_Head + 15
                     if x2 > max2 then max2 = x2 end
@@ -8008,9 +8007,9 @@ end
                     if x5 < min3 then min3 = x5 end
                     when2 = slot > min3 and slot or min3
                   else
-                    if v_bound == 2 and (v_back or v_fresh) then
+                    if v_bound == 2 and (op_Ticket_Slot > 0 and op_Kind ~= 0 or v_fresh) then
                       local number2 = v_number
-                      if not v_back then
+                      if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                         number2 = s_Next + 1
                       end
                       local max3 = 1
@@ -8080,7 +8079,7 @@ end
               local suit = 0
               do
                 local w = l_Windows[l_Shortest]
-                local joins = not v_back and v_bound ~= 2
+                local joins = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and v_bound ~= 2
                 local slot = own2
                 local before3 = 0
                 local rounds = 0
@@ -8091,7 +8090,7 @@ end
                     local x2 = shared[i2]
                     local place2 = 0
                     local f = s_Flows[x2.flow]
-                    place2 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, v_back, slot, t)
+                    place2 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot, t)
                     local at2 = place2
                     local is3 = at2 > slot
                     if is3 then
@@ -8127,7 +8126,7 @@ end
                         local y2 = x2.Limits_Grain
                         local here = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
                         local f3 = s_Flows[x2.flow]
-                        local is7 = v_back
+                        local is7 = op_Ticket_Slot > 0 and op_Kind ~= 0
                         if is7 then
                           local is6 = x2.fits and here
                           if not is6 then
@@ -8254,7 +8253,7 @@ end
                           inLine = t2
                         else
                           local end2 = f2.End
-                          if v_back then
+                          if op_Ticket_Slot > 0 and op_Kind ~= 0 then
                             local n3 = x2.State_Calendars[0].Head + 1024 - 1
                             local x4 = n3 * x2.Limits_Grain + x2.Limits_Zero
                             if x4 < end2 then end2 = x4 end
@@ -8268,7 +8267,7 @@ end
                               local w3 = l_Windows[l_Shortest]
                               local line2 = s_Lines[l_Shortest]
                               local left = f2.Left
-                              if v_back and v_bound <= 2 and op_Ticket_Slot <= f2.End and w3.Size > w3.Rate then
+                              if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f2.End and w3.Size > w3.Rate then
                                 local i4 = w3.Unit
                                 local min2 = w3.Size
                                 local x4 = left + (i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
@@ -8415,7 +8414,7 @@ end
               local slot = suit
               a_Delay = slot - t
               local asks = false
-              if not v_back then
+              if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 local unmeasured = 0
                 do
                   local is2 = s_Ended >= 4 or s_Closed > t or Out(t) == 0
@@ -8481,7 +8480,7 @@ end
               end
               if a_Late or op_Deadline > 0 and t + a_Delay > op_Deadline then
                 a_Late = true
-                if v_back then
+                if op_Ticket_Slot > 0 and op_Kind ~= 0 then
                   do
                     do
                       if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
@@ -8514,7 +8513,7 @@ end
               elseif not asks then
                 do
                   do
-                    local denied = v_back and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent
+                    local denied = op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent
                     if denied or a_Limit == 0 then
                       do
                         local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
@@ -8522,12 +8521,12 @@ end
                         if v_spare then
                           t2_Again = 2
                         end
-                        if not v_back or t2_Number == 0 and (v_fresh or v_at > t and v_refund == 0) then
+                        if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or t2_Number == 0 and (v_fresh or v_at > t and v_refund == 0) then
                           if not (op_Kind == 0 and s_LastID > 0) then
                             s_Next = s_Next + 1
                           end
                           t2_Number = s_Next
-                          if v_back and not v_fresh then
+                          if op_Ticket_Slot > 0 and op_Kind ~= 0 and not v_fresh then
                             do
                               local slot2 = s_Slot
                               for i2 = 0, l_Windows_n - 1 do
@@ -8777,7 +8776,7 @@ end
                             end
                           end
                           t2_Again = 0
-                          local is2 = v_back and a_Limit == 0 and t2_Slot <= t
+                          local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0 and t2_Slot <= t
                           if is2 then
                             local passed = false
                             do
@@ -8925,7 +8924,7 @@ end
                         local y = x2.Limits_Grain
                         local here = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
                         local f2 = s_Flows[x2.flow]
-                        local is7 = v_back
+                        local is7 = op_Ticket_Slot > 0 and op_Kind ~= 0
                         if is7 then
                           local is6 = x2.fits and here
                           if not is6 then
@@ -9049,7 +9048,7 @@ end
                         local w = l_Windows[l_Shortest]
                         local line2 = s_Lines[l_Shortest]
                         local left = f.Left
-                        if v_back and v_bound <= 2 and op_Ticket_Slot <= f.End and w.Size > w.Rate then
+                        if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w.Size > w.Rate then
                           local i4 = w.Unit
                           local min3 = w.Size
                           local x3 = left + (i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
@@ -9148,7 +9147,7 @@ end
                       end
                     end
                     if a_Limit > 0 or v_bound ~= 2 or not (op_Kind == 0 and s_LastID > 0) then
-                      Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, t)
+                      Shared_book(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, t)
                     end
                   end
                 end
@@ -9629,7 +9628,7 @@ end
                 end
               end
               local f = s_Flows[flow2]
-              Shared_enter(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, true, t)
+              Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, t)
               do
                 local w = l_Windows[l_Shortest]
                 if i2 == 0 and f.End > t then
