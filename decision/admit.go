@@ -1,20 +1,20 @@
 package decision
 
 // admit answers Admit and GetDelay.
-func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before, now int64, a *Answer) {
+func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before int64, a *Answer) {
 	plain := op.Kind == GetDelay
 	if plain {
 		op.Cost = Cost{1}
 	}
-	if plain && len(shared) == 0 && len(s.Lines) == 1 && l.Windows[0].Unit == 0 && s.LastID == 0 && s.Next == 0 && s.Closed <= now {
-		l.classic(s, op, now, before, a)
+	if plain && len(shared) == 0 && len(s.Lines) == 1 && l.Windows[0].Unit == 0 && s.LastID == 0 && s.Next == 0 && s.Closed <= s.Now {
+		l.classic(s, op, before, a)
 	} else {
-		l.decide(s, leases, shared, op, now, a)
+		l.decide(s, leases, shared, op, a)
 	}
 	if plain {
 		a.Ticket = Ticket{}
 	} else if a.Delay == 0 {
-		l.lease(s, leases, shared, op, now, a)
+		l.lease(s, leases, shared, op, a)
 	} else { // a ticket that may come back
 		s.LastID = max(s.LastID, 1)
 		for i := range shared {
@@ -25,13 +25,13 @@ func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before,
 }
 
 // lease holds a token in all limits, under one ID.
-func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
-	id := max(s.LastID+1, now*1024) // later than the leases of before the entity was forgotten
+func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, a *Answer) {
+	id := max(s.LastID+1, s.Now*1024) // later than the leases of before the entity was forgotten
 	for i := range shared {
 		x := &shared[i]
 		id = max(id, x.State.LastID+1)
 	}
-	a.Lease = Lease{ID: id, Begin: now, End: now + l.Lease, Cost: op.Cost}
+	a.Lease = Lease{ID: id, Begin: s.Now, End: s.Now + l.Lease, Cost: op.Cost}
 	l.grant(s, leases, &a.Lease)
 	for i := range shared {
 		x := &shared[i]
@@ -53,14 +53,14 @@ func (l *Limits) grant(s *State, leases Leases, lease *Lease) {
 }
 
 // decide answers Admit, and the GetDelay that classic does not answer.
-func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
-	s.rest(leases, now)
-	l.line(s, now)
-	s.expireUrgent(now - l.grace())
+func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Answer) {
+	s.rest(leases)
+	l.line(s)
+	s.expireUrgent(s.Now - l.grace())
 	if op.Urgent && op.Ticket.Slot > 0 {
 		s.takeUrgent(&op.Ticket)
 	}
-	v := l.look(s, leases, op, now)
+	v := l.look(s, leases, op)
 	fits := v.bound == BoundNone
 	v.soon = fits && !op.back()
 	for i := range shared {
@@ -70,54 +70,54 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		if !op.back() {
 			x.ask(&op.Cost)
 		}
-		x.enter(f, op, now)
-		x.look(f, op, now)
+		x.enter(f, op)
+		x.look(f, op)
 		fits = fits && x.fits
 		v.soon = v.soon && (x.fits || x.bound == BoundTokens)
 	}
-	if op.Deadline > 0 && now > op.Deadline {
+	if op.Deadline > 0 && s.Now > op.Deadline {
 		a.Late = true
 	} else if fits {
-		l.run(s, op, &v, now)
+		l.run(s, op, &v)
 		for i := range shared {
 			x := &shared[i]
 			x.run(&s.Flows[x.flow], op)
 		}
 		return
 	}
-	own := now + 1
+	own := s.Now + 1
 	if v.bound != BoundNone {
-		own = l.when(s, op, &v, now)
+		own = l.when(s, op, &v)
 		a.Bound = v.bound
 	}
-	slot := l.suit(s, shared, op, &v, own, now, a)
-	a.Delay = slot - now
+	slot := l.suit(s, shared, op, &v, own, a)
+	a.Delay = slot - s.Now
 	asks := false
 	if !op.back() {
-		wait := l.unmeasured(s, leases, op, a, now)
+		wait := l.unmeasured(s, leases, op, a)
 		if a.Limit > 0 {
 			x := &shared[a.Limit-1]
-			wait = x.Limits.unmeasured(x.State, x.Leases, op, a, now)
+			wait = x.Limits.unmeasured(x.State, x.Leases, op, a)
 		}
 		asks = a.Delay > far && a.Delay/4 > wait
 		if asks {
 			a.Delay = max(wait, min(a.Delay/4, asksAgain))
 		}
 	}
-	if a.Late || op.Deadline > 0 && now+a.Delay > op.Deadline {
+	if a.Late || op.Deadline > 0 && s.Now+a.Delay > op.Deadline {
 		a.Late = true
 		if op.back() {
 			l.unbook(s, op)
 		}
 	} else if !asks {
-		l.postpone(s, shared, op, &v, own, slot, now, a)
+		l.postpone(s, shared, op, &v, own, slot, a)
 	}
 }
 
 // suit returns the first slot from own on that suits all limits. It sets the Limit and the Bound of the answer. If the entity's own windows
 // delay a newcomer for longer than the shared limits do, the own limit is the cause, and suit moves v.slot to the slot. So its windows
 // promise capacity to these newcomers once, also if their first shared limits differ.
-func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64, a *Answer) int64 {
+func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *Answer) int64 {
 	w, joins := &l.Windows[l.Shortest], !op.back() && v.bound != BoundTokens
 	slot, before, rounds := own, int64(0), int64(0)
 	for before < slot && rounds < 8 {
@@ -125,7 +125,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64
 		rounds++
 		for i := range shared {
 			x := &shared[i]
-			at := x.place(l, &s.Flows[x.flow], op, slot, now)
+			at := x.place(l, &s.Flows[x.flow], op, slot)
 			held := at > slot && (a.Limit == 0 || x.holds(slot)) // beyond the calendar the limits before are the cause
 			if held || a.Bound == BoundNone && !x.fits {
 				a.Limit, a.Bound = int64(i)+1, x.bound
@@ -135,9 +135,9 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64
 			}
 			slot = max(slot, at)
 			f := &s.Flows[x.flow]
-			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(s, x, op, v, slot, now) {
-				at, slot = slot, l.inLine(s, x, f, op, v, slot, now)
-				if joins && slot-now > 2*(at-now) {
+			if i == 0 && (a.Limit > 0 || f.End > s.Now) && l.lined(s, x, op, v, slot) {
+				at, slot = slot, l.inLine(s, x, f, op, v, slot)
+				if joins && slot-s.Now > 2*(at-s.Now) {
 					slot = max(slot, v.slot)
 					a.Limit, a.Bound, v.slot = 0, BoundBooked, slot
 				}
@@ -152,10 +152,10 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own, now int64
 }
 
 // postpone puts an operation on the books of all limits, and gives it a ticket. Without the shared limits it would have the slot own.
-func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot, now int64, a *Answer) {
+func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot int64, a *Answer) {
 	// An operation that its own windows deny books them again, also if a shared limit holds it for longer.
-	if denied := op.back() && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
-		l.book(s, op, v, now, a)
+	if denied := op.back() && v.bound >= BoundWindow && op.Ticket.Slot <= s.Now && !op.Urgent; denied || a.Limit == 0 {
+		l.book(s, op, v, a)
 	} else {
 		a.Ticket = Ticket{Slot: slot, Number: v.number, Again: op.Ticket.Again, Cost: op.Cost}
 	}
@@ -167,16 +167,16 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot,
 	for i := range shared {
 		x := &shared[i]
 		f := &s.Flows[x.flow]
-		if i == 0 && (a.Limit > 0 || f.End > now) && cost > 0 && l.lined(s, x, op, v, slot, now) {
+		if i == 0 && (a.Limit > 0 || f.End > s.Now) && cost > 0 && l.lined(s, x, op, v, slot) {
 			end := max(slot, f.End)
-			f.Left = l.ahead(s, f, op, v, end, now) - cost
+			f.Left = l.ahead(s, f, op, v, end) - cost
 			f.End = end
 			if line := &s.Lines[l.Shortest]; end == s.Slot {
 				line.Promised = min(line.Promised, f.Left)
 			}
 		}
 		if a.Limit > 0 || v.bound != BoundTokens || !s.unnumbered(op) { // it comes back without the slot
-			x.book(f, op, &a.Ticket, now)
+			x.book(f, op, &a.Ticket)
 		}
 	}
 }
@@ -192,15 +192,15 @@ const (
 // unmeasured returns how long it will probably take until operations have ended that tell the cost, or the duration if tokens are
 // short, or Never if that does not matter. The longer they run, the longer they are likely to run. As long as none has ended, it
 // grows with each time, since perhaps nobody settles them.
-func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer, now int64) int64 {
-	if s.Ended >= few || s.Closed > now || leases.Out(now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
+func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
+	if s.Ended >= few || s.Closed > s.Now || leases.Out(s.Now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
 		return Never
 	}
 	since := s.LastID / 1024
 	if s.Ended == 0 {
-		since = 2*s.Last - now
+		since = 2*s.Last - s.Now
 	}
-	return max(l.mean(s), now-since) + 1
+	return max(l.mean(s), s.Now-since) + 1
 }
 
 // lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is
@@ -209,11 +209,11 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer, now int6
 // it, unless all tickets of the line are urgent and an own window is slower than the limit. Behind the refresh of a longer
 // window there is no line, because that window has told the operations when to come: a line through its intervals would end days later
 // for all.
-func (l *Limits) lined(s *State, x *Shared, op *Op, v *view, slot, now int64) bool {
+func (l *Limits) lined(s *State, x *Shared, op *Op, v *view, slot int64) bool {
 	w, here, f := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head, &s.Flows[x.flow]
-	keeps := op.back() && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
-	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot, now) == Never)
-	return !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, now, v.at)
+	keeps := op.back() && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(s.Now)))
+	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot) == Never)
+	return !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
 }
 
 // view is the state of an entity as an operation finds it.
@@ -233,8 +233,8 @@ type view struct {
 }
 
 // look returns the view of an operation. It changes nothing.
-func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
-	t := &op.Ticket
+func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
+	t, now := &op.Ticket, s.Now
 	if op.back() && s.numbered(t) {
 		v.number = t.Number
 	}
@@ -251,7 +251,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 		if max(at, s.Closed) > now {
 			v.again = max(v.again, w.spanUS(line.weight(cost)))
 		}
-		if refund := l.refund(s, line, cost-left, now); at > now && refund < at {
+		if refund := l.refund(s, line, cost-left); at > now && refund < at {
 			at, v.refund = refund, max(v.refund, refund)
 		}
 		if at > v.at {
@@ -265,18 +265,18 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	// refresh of a longer window, and the next free slot comes after that refresh: that capacity would be left. A ticket that only a
 	// shared limit has delayed has no slot yet. The ticket of an operation that runs again has no cost.
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
-	late := now-t.Slot > l.grace() || (t.Again > 0 || s.passed(now)) && t.Slot <= now
+	late := now-t.Slot > l.grace() || (t.Again > 0 || s.passed()) && t.Slot <= now
 	late = late && !op.Urgent && (l.refreshes(s, now, v.at) || !l.refreshes(s, v.at, s.Slot))
 	v.fresh = !op.back() || v.at > now && v.refund == 0 && (unbooked || late)
 	if v.fresh {
-		l.newSlot(s, op, &v, now)
+		l.newSlot(s, op, &v)
 	}
 	if v.at == now {
 		out := leases.Out(now)
-		if s.Plain+out+l.yields(s, op, now) >= l.Tokens || !op.back() && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
+		if s.Plain+out+l.yields(s, op) >= l.Tokens || !op.back() && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
 			v.bound = BoundTokens
 			if out >= l.Tokens {
-				v.overdue = l.overdue(s, now)
+				v.overdue = l.overdue(s)
 			}
 			// A newcomer that takes spare capacity has the place of a ticket that was denied or lost: it books no capacity,
 			// and asks again when its turn for a token comes.
@@ -284,7 +284,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 		}
 	}
 	if v.refund > 0 {
-		v.overdue = l.overdue(s, now)
+		v.overdue = l.overdue(s)
 	}
 	v.turn = !v.fresh && t.Slot <= now || v.fresh && v.refund > 0 && !op.Urgent
 	if s.Closed > now {
@@ -310,25 +310,25 @@ func (l *Limits) refreshes(s *State, from, to int64) bool {
 
 // newSlot sets the next slot to promise, which is the earliest start of an operation without one. A newcomer starts before it
 // with spare capacity.
-func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
+func (l *Limits) newSlot(s *State, op *Op, v *view) {
 	v.slot = max(s.Slot, s.Closed)
 	if op.Urgent {
-		v.slot = max(now, s.Closed)
+		v.slot = max(s.Now, s.Closed)
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if cost := op.Cost[w.Unit]; op.Urgent {
-			v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit), cost, now))
+			v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit), cost, s.Now))
 		} else {
 			v.slot = max(v.slot, w.room(s, line.Promised, line.weight(cost), s.Slot))
 		}
 	}
-	if s.Slot > now && !op.Urgent {
+	if s.Slot > s.Now && !op.Urgent {
 		v.slot = max(v.slot, s.Slot+l.space(s, v.pace)/1000)
 	}
 	if v.slot > v.at {
 		// If LastID is 0, no ticket comes back. Urgent newcomers do not pass denied tickets, which may be urgent, too.
-		v.spare = v.at == now && (s.LastID == 0 || l.spare(s, op, now) && (!op.Urgent || s.AgainUS <= now*1000))
+		v.spare = v.at == s.Now && (s.LastID == 0 || l.spare(s, op) && (!op.Urgent || s.AgainUS <= s.Now*1000))
 		if !v.spare {
 			v.at, v.bound, v.refund = v.slot, BoundBooked, 0
 		}
@@ -338,11 +338,11 @@ func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
 // spare reports whether a newcomer of this cost takes nothing from the booked operations: each window has room beside
 // them until its refresh, or they are expected to leave as much. With several units it is enough that all booked
 // operations would find room now: operations that wait for tokens do not delay operations that take calls only.
-func (l *Limits) spare(s *State, op *Op, now int64) bool {
+func (l *Limits) spare(s *State, op *Op) bool {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
-		room := line.beside(w, s, cost, now) || l.Mixed == 1 && line.Left-cost >= w.gain(s, line.Left, now, s.Slot)-line.Promised
+		room := line.beside(w, s, cost) || l.Mixed == 1 && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
 		if !room && !line.spares(cost) {
 			return false
 		}
@@ -351,14 +351,14 @@ func (l *Limits) spare(s *State, op *Op, now int64) bool {
 }
 
 // beside reports whether a window has room for cost beside the booked operations until its refresh.
-func (line *Line) beside(w *Window, s *State, cost, now int64) bool {
-	return cost == 0 || w.interval(s.Slot) == w.interval(now) && line.Promised >= line.weight(cost)
+func (line *Line) beside(w *Window, s *State, cost int64) bool {
+	return cost == 0 || w.interval(s.Slot) == w.interval(s.Now) && line.Promised >= line.weight(cost)
 }
 
 // run takes capacity.
-func (l *Limits) run(s *State, op *Op, v *view, now int64) {
+func (l *Limits) run(s *State, op *Op, v *view) {
 	if v.spare || op.Ticket.Again == 2 {
-		l.overtake(s, op, now)
+		l.overtake(s, op)
 	}
 	l.take(s, op)
 	if !op.back() && !v.spare && !op.Urgent {
@@ -373,10 +373,10 @@ func (l *Limits) run(s *State, op *Op, v *view, now int64) {
 
 // overtake counts the capacity of a newcomer that goes before the booked operations. The windows have room for it beside them, or they
 // leave it.
-func (l *Limits) overtake(s *State, op *Op, now int64) {
+func (l *Limits) overtake(s *State, op *Op) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if cost := op.Cost[w.Unit]; line.beside(w, s, cost, now) {
+		if cost := op.Cost[w.Unit]; line.beside(w, s, cost) {
 			line.Promised -= line.weight(cost)
 		} else {
 			line.Taken += cost
@@ -397,13 +397,13 @@ func (l *Limits) take(s *State, op *Op) {
 }
 
 // when returns the slot of an operation that does not run. It changes only v.turn.
-func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
-	t, slot := &op.Ticket, max(v.at, now+1)
+func (l *Limits) when(s *State, op *Op, v *view) int64 {
+	t, slot := &op.Ticket, max(v.at, s.Now+1)
 	if v.bound == BoundTokens && op.Urgent { // urgent tickets have turns of their own, one after the other
 		v.turn = false
 		each := v.again/1000 + 1
 		all := min(1+s.urgentTickets(), bound/max(1, v.again)) * v.again / 1000
-		return max(slot, min(now+v.overdue+all, max(now+v.overdue, s.urgentUntil())+each))
+		return max(slot, min(s.Now+v.overdue+all, max(s.Now+v.overdue, s.urgentUntil())+each))
 	}
 	if v.bound == BoundTokens && (op.back() || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
@@ -413,15 +413,15 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 			number = s.Next + 1
 		}
 		n := max(1, number-s.Head/16)
-		slot = max(slot, now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
+		slot = max(slot, s.Now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
 		if s.unnumbered(op) { // it has no number when it asks again, and until AgainUS no token is for it
-			slot = max(slot, now+max(l.mean(s), max(0, s.AgainUS/1000-now)/4))
+			slot = max(slot, s.Now+max(l.mean(s), max(0, s.AgainUS/1000-s.Now)/4))
 		}
 	}
-	if !v.fresh && t.Slot > now {
+	if !v.fresh && t.Slot > s.Now {
 		slot = max(slot, t.Slot)
 	} else if v.turn {
-		again := s.turn(now, v.overdue)
+		again := s.turn(v.overdue)
 		if v.bound == BoundTokens { // no token comes back before
 			again = min(again+v.again, Never)
 			v.turn = slot <= again/1000+4*l.mean(s) // else its turn comes much later
@@ -432,13 +432,13 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 }
 
 // turn returns the time at which the denied tickets have had their turn, and the operations are no longer overdue, in us.
-func (s *State) turn(now, overdue int64) int64 {
-	return max(s.AgainUS, max(now+overdue, s.Closed)*1000)
+func (s *State) turn(overdue int64) int64 {
+	return max(s.AgainUS, max(s.Now+overdue, s.Closed)*1000)
 }
 
 // book gives a ticket for the slot in a.
-func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
-	t := op.Ticket
+func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
+	t, now := op.Ticket, s.Now
 	t.Number = v.number
 	if v.spare {
 		t.Again = 2
@@ -458,7 +458,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 			l.promise(s, v.slot, op, v.number > 0 && op.Ticket.Again < 2)
 		}
 		t.Again = 0
-		if op.back() && a.Limit == 0 && t.Slot <= now && s.passed(now) { // else urgent operations that use all of a window starve it
+		if op.back() && a.Limit == 0 && t.Slot <= now && s.passed() { // else urgent operations that use all of a window starve it
 			t.Again = 1
 		}
 	} else if t.Slot <= now {
@@ -470,7 +470,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 		}
 	}
 	if v.turn {
-		s.AgainUS = min(s.turn(now, v.overdue)+v.again, Never)
+		s.AgainUS = min(s.turn(v.overdue)+v.again, Never)
 	}
 	t.Slot, t.Cost = now+a.Delay, op.Cost
 	a.Ticket = t
@@ -537,12 +537,12 @@ func (line *Line) returns() int64 { return min(line.Fresh, MostUnits) * max(0, l
 
 // refund returns the time at which the operations in flight have probably given back so many units of a window, or Never. Few units
 // come back with the first of them, hardly before an eighth of the average duration.
-func (l *Limits) refund(s *State, line *Line, units, now int64) int64 {
+func (l *Limits) refund(s *State, line *Line, units int64) int64 {
 	returns := line.returns()
 	if units < 1 || units > returns {
 		return Never
 	}
-	return now + 1 + l.mean(s)*max(128, units*1024/returns)/1024
+	return s.Now + 1 + l.mean(s)*max(128, units*1024/returns)/1024
 }
 
 // mean returns the average duration of an operation, in ms. Guess counts as the first operation.
@@ -566,8 +566,8 @@ func (l *Limits) again(pace int64) int64 { return pace * min(max(l.Tokens, 5), 1
 // overdue returns the least time until a ticket that is denied a token asks again, in ms. It is a quarter of the time by
 // which all operations that hold a token exceed the average: the longer they run, the longer they are likely to run. It
 // is at most an eighth of a lease, because the tokens of dead holders are idle for so long.
-func (l *Limits) overdue(s *State, now int64) int64 {
-	return max(0, min((now-s.LastID/1024-l.mean(s))/4, l.Lease/8))
+func (l *Limits) overdue(s *State) int64 {
+	return max(0, min((s.Now-s.LastID/1024-l.mean(s))/4, l.Lease/8))
 }
 
 // spread is the longest time, in ms, in which slots leave tokens idle: see Limits.space.

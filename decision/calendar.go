@@ -137,7 +137,7 @@ func (x *Shared) in(n int64) int64 {
 func (x *Shared) holds(t int64) bool { return x.State.Calendars[0].holds(x.Limits.grain(t)) }
 
 // gather returns the first grain from Front on by which the capacity that is not booked is enough for a large operation.
-func (x *Shared) gather(op *Op, now int64) int64 {
+func (x *Shared) gather(op *Op) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	n, free := max(c.Head, c.Front-gathering), int64(0)
 	if n == c.Head {
@@ -145,7 +145,7 @@ func (x *Shared) gather(op *Op, now int64) int64 {
 		for i := range l.Windows {
 			w := &l.Windows[i]
 			if op.Cost[w.Unit] > 0 {
-				left := w.gain(x.State, x.State.Lines[i].Left, now, l.begin(n+1)-1)
+				left := w.gain(x.State, x.State.Lines[i].Left, x.State.Now, l.begin(n+1)-1)
 				free = min(free, l.booked(parts(max(0, left), l.Parts[w.Unit]))*1024/c.ratio(&x.State.Lines[i])*x.slow)
 			}
 		}
@@ -182,7 +182,7 @@ func (x *Shared) open(n int64) int64 {
 }
 
 // seek returns the first grain from t on that has room, or one behind the calendar.
-func (x *Shared) seek(op *Op, t, now int64) int64 {
+func (x *Shared) seek(op *Op, t int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	n := max(l.grain(t), c.Head+1)
 	if c.Front > c.Head+1 && x.in(n)+l.Windows[l.Shortest].Interval <= t { // another limit holds it past its turn in this grain
@@ -197,7 +197,7 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 	for n < end && n != at {
 		at = n
 		booked += c.at(n)
-		if c.at(n) >= x.rate && !x.surplus(op, booked, l.begin(n), now) {
+		if c.at(n) >= x.rate && !x.surplus(op, booked, l.begin(n)) {
 			n++
 		} else {
 			n = x.open(n)
@@ -209,7 +209,7 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 	}
 	if x.large {
 		if x.gathered == 0 {
-			x.gathered = x.gather(op, now)
+			x.gathered = x.gather(op)
 		}
 		n = max(n, x.gathered)
 	}

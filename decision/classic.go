@@ -3,8 +3,8 @@ package decision
 // classic answers GetDelay as long as an entity has had no other operations and has one window, of calls. The delays
 // equal the delays of npm dripping-bucket 1.2.0, number for number. Slot and Promised are its wait.last and
 // wait.capacity, Now and Left its ops.
-func (l *Limits) classic(s *State, op *Op, now, before int64, a *Answer) {
-	w, line := &l.Windows[0], &s.Lines[0]
+func (l *Limits) classic(s *State, op *Op, before int64, a *Answer) {
+	w, line, now := &l.Windows[0], &s.Lines[0], s.Now
 	if s.Plain < l.Tokens {
 		if line.Left > 0 {
 			l.take(s, op)

@@ -209,7 +209,7 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 	}
 	switch op.Kind {
 	case GetDelay, Admit:
-		l.admit(s, leases, shared, op, before, t, a)
+		l.admit(s, leases, shared, op, before, a)
 		if a.Delay > 0 {
 			a.Delay += t - now
 		}
@@ -224,7 +224,7 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 		}
 	case Settle, Cancel:
 		if changes {
-			l.end(s, shared, op, t, a)
+			l.end(s, shared, op, a)
 		}
 	case Renew:
 		if leases.Release(op.Lease.ID, op.Lease.End, max(now, s.Now)) {
@@ -240,14 +240,14 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 			}
 		}
 	case Throttle, Pause:
-		l.line(s, t) // what the windows have gathered until now
-		l.pause(s, t, t+op.For)
+		l.line(s) // what the windows have gathered until now
+		l.pause(s, op.For)
 		if op.Kind == Throttle {
 			l.drop(s)
 		}
 	case Resume:
 		if changes {
-			l.resume(s, t)
+			l.resume(s)
 		}
 	case Reset:
 		if changes {

@@ -91,10 +91,10 @@ func (s *State) expireUrgent(at int64) {
 
 // passed reports whether the entity had a ticket of an urgent operation in the last minute, which may have run in the
 // slot of another one.
-func (s *State) passed(now int64) bool {
+func (s *State) passed() bool {
 	for i := range s.Flows {
 		f := &s.Flows[i]
-		if f.Key <= ofUrgent && f.Until > now-minute {
+		if f.Key <= ofUrgent && f.Until > s.Now-minute {
 			return true
 		}
 	}
@@ -139,10 +139,10 @@ func (s *State) urgentUntil() int64 {
 
 // yields returns how many free tokens an operation leaves to urgent calls, if the last of these comes back within the time of an
 // operation. In every fourth part of the time it leaves none, so that urgent operations do not starve the others.
-func (l *Limits) yields(s *State, op *Op, now int64) int64 {
+func (l *Limits) yields(s *State, op *Op) int64 {
 	for i := range s.Flows {
 		f, mean := &s.Flows[i], max(1, l.mean(s))
-		if f.Key == ofUrgent && !op.Urgent && f.Until >= now && f.Until-now <= mean && max(0, now)/mean%4 > 0 {
+		if f.Key == ofUrgent && !op.Urgent && f.Until >= s.Now && f.Until-s.Now <= mean && max(0, s.Now)/mean%4 > 0 {
 			return f.tickets()
 		}
 	}
@@ -164,7 +164,7 @@ func (s *State) passing(w *Window, op *Op) int64 {
 // line begins when a shared limit delays an operation: a limit that is not short changes no slot. If an operation that is back
 // goes to the end of a line of hours, nobody uses the capacity that it leaves. So it goes no further than to the end of the
 // calendar.
-func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t, now int64) int64 {
+func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t int64) int64 {
 	cost := op.Cost[l.Windows[l.Shortest].Unit]
 	if cost == 0 {
 		return t
@@ -174,18 +174,18 @@ func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t, now in
 		end = min(end, x.Limits.begin(x.State.Calendars[0].Head+Grains-1))
 	}
 	t = max(t, end)
-	return l.Windows[l.Shortest].room(s, l.ahead(s, f, op, v, t, now), cost, t)
+	return l.Windows[l.Shortest].room(s, l.ahead(s, f, op, v, t), cost, t)
 }
 
 // ahead returns the capacity that the line has left at t. An operation that only a shared limit delays again leaves its place in the line,
 // and a window that gathers keeps that capacity.
-func (l *Limits) ahead(s *State, f *Flow, op *Op, v *view, t, now int64) int64 {
+func (l *Limits) ahead(s *State, f *Flow, op *Op, v *view, t int64) int64 {
 	w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
 	left := f.Left
 	if op.back() && v.bound <= BoundTokens && op.Ticket.Slot <= f.End && w.Size > w.Rate {
 		left = min(w.Size, left+op.Ticket.Cost[w.Unit])
 	}
-	return min(w.gain(s, left, f.End, t), w.gain(s, line.Left, now, t))
+	return min(w.gain(s, left, f.End, t), w.gain(s, line.Left, s.Now, t))
 }
 
 // flow returns the place of the entity's Flow in a limit. It adds a Flow if there is none.

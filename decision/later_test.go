@@ -17,7 +17,7 @@ func TestLater(t *testing.T) {
 	}
 	x := &Shared{Limits: l, State: &State{}, Leases: counted(0), Weight: 1}
 	x.advance(now)
-	x.enter(&Flow{}, &Op{Kind: Admit, Cost: Cost{1}}, now)
+	x.enter(&Flow{}, &Op{Kind: Admit, Cost: Cost{1}})
 	for _, c := range []struct{ from, span, want int64 }{ // in seconds from now on
 		{1, 5, 6},
 		{1, 15, 3605},          // the hour lasts 10 s

@@ -26,8 +26,8 @@ func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a An
 	l = l.InForce(s, now)
 	now = s.time(nil, now)
 	l.advance(s, leases, now)
-	s.rest(leases, now)
-	l.line(s, now)
+	s.rest(leases)
+	l.line(s)
 	return a, then
 }
 

@@ -27,17 +27,17 @@ func (s *State) booked(shared []Shared, op *Op) bool {
 }
 
 // end charges the real cost of the lease where it was released, and takes the ticket of a Cancel off the books.
-func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
+func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 	booked := s.booked(shared, op)
 	if op.Kind == Cancel {
 		op.Cost = Cost{}
 	}
 	if a.Found {
-		l.charge(s, op, now)
+		l.charge(s, op)
 	}
 	if booked {
 		a.Found = true
-		l.line(s, now)
+		l.line(s)
 		l.unbook(s, op)
 		if op.Urgent {
 			s.takeUrgent(&op.Ticket)
@@ -46,12 +46,12 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 	for i := range shared {
 		x := &shared[i]
 		if x.held {
-			x.Limits.charge(x.State, op, now)
+			x.Limits.charge(x.State, op)
 		}
 		if booked {
 			f := &s.Flows[s.flow(x.Key)]
-			x.enter(f, op, now)
-			if w := &l.Windows[l.Shortest]; i == 0 && f.End > now { // its place in the line
+			x.enter(f, op)
+			if w := &l.Windows[l.Shortest]; i == 0 && f.End > s.Now { // its place in the line
 				f.Left = min(w.Size, f.Left+op.Ticket.Cost[w.Unit])
 			}
 		}
@@ -60,7 +60,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 
 // learn measures an operation. One that takes much longer than the average and than the last one counts less: booked
 // slots do not come forward when the others turn out to be short. An average below a millisecond counts as one.
-func (l *Limits) learn(s *State, op *Op, now int64) {
+func (l *Limits) learn(s *State, op *Op) {
 	last := s.Last
 	if s.Ended == 0 { // it is when the first lease began
 		last = 0
@@ -70,7 +70,7 @@ func (l *Limits) learn(s *State, op *Op, now int64) {
 	} else {
 		s.Held -= s.Held / most
 	}
-	time := min(max(0, now-op.Lease.Begin), longest)
+	time := min(max(0, s.Now-op.Lease.Begin), longest)
 	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(s.Ended+1), last))
 	s.Last = time
 }
@@ -78,9 +78,9 @@ func (l *Limits) learn(s *State, op *Op, now int64) {
 // charge replaces the estimate of a lease by its cost. The entity owes a cost above the estimate. The part of the
 // estimate above the cost comes back as far as the window would still have it, had the operation cost that from the
 // beginning. A Settle learns how much came back: the average of the first operations, then of about the last ones.
-func (l *Limits) charge(s *State, op *Op, now int64) {
+func (l *Limits) charge(s *State, op *Op) {
 	if op.Kind == Settle {
-		l.learn(s, op, now)
+		l.learn(s, op)
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
@@ -121,29 +121,29 @@ func (l *Limits) drop(s *State) {
 	}
 }
 
-// pause closes the entity until a time, and never opens it earlier than before. If all promised slots lie within that time
+// pause closes the entity for a time, and never opens it earlier than before. If all promised slots lie within that time
 // they move later by as much. Otherwise the tickets with later slots keep them, and the others book again behind them.
-func (l *Limits) pause(s *State, now, until int64) {
-	from := max(s.Closed, now)
-	if s.Closed <= now {
+func (l *Limits) pause(s *State, span int64) {
+	from := max(s.Closed, s.Now)
+	if s.Closed <= s.Now {
 		s.Moved = 0
 	}
-	s.Closed = max(s.Closed, until)
+	s.Closed = max(s.Closed, s.Now+span)
 	if s.Slot <= s.Closed {
 		s.Moved += s.Closed - from
-		if s.Slot > now {
+		if s.Slot > s.Now {
 			s.Slot += s.Closed - from
 		}
 	}
 }
 
 // resume opens the entity. The promised slots move earlier by the time that it would still be closed, if pause has moved them.
-func (l *Limits) resume(s *State, now int64) {
-	if s.Closed > now && s.Slot > now { // else the promises of then say nothing about this interval
-		s.Slot = max(now, s.Slot-min(s.Moved, s.Closed-now))
+func (l *Limits) resume(s *State) {
+	if s.Closed > s.Now && s.Slot > s.Now { // else the promises of then say nothing about this interval
+		s.Slot = max(s.Now, s.Slot-min(s.Moved, s.Closed-s.Now))
 	}
 	if s.AgainUS >= s.Closed*1000 { // else the turns are not behind the opening
-		s.AgainUS = min(s.AgainUS, now*1000)
+		s.AgainUS = min(s.AgainUS, s.Now*1000)
 	}
 	s.Closed = 0
 }

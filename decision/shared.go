@@ -58,7 +58,7 @@ const (
 )
 
 // enter takes the ticket off the books of the limit.
-func (x *Shared) enter(f *Flow, op *Op, now int64) {
+func (x *Shared) enter(f *Flow, op *Op) {
 	c, l := &x.State.Calendars[0], x.Limits
 	ratio := int64(1)
 	for i := range l.Windows {
@@ -77,9 +77,9 @@ func (x *Shared) enter(f *Flow, op *Op, now int64) {
 	x.rate = max(1, min(x.grain, operations*usual))
 	x.units = min(x.units*x.slow, mostBooked)
 	x.large, x.gathered = x.units > x.rate, 0
-	f.expire(now - l.grace())
+	f.expire(x.State.Now - l.grace())
 	f.End = min(f.End, x.State.Slot) // earlier if the promises have lapsed
-	x.State.expireUrgent(now - l.grace())
+	x.State.expireUrgent(x.State.Now - l.grace())
 	if op.back() {
 		part := l.part(&op.Ticket.Cost)
 		if n := l.grain(op.Ticket.Slot); c.holds(n) {
@@ -98,9 +98,9 @@ func (x *Shared) enter(f *Flow, op *Op, now int64) {
 func (l *Limits) slow(s *State) int64 { return max(1, min(l.pace(s)/1000/l.Grain, Grains)) }
 
 // look decides whether this limit lets the operation run now.
-func (x *Shared) look(f *Flow, op *Op, now int64) {
-	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	s.rest(x.Leases, now)
+func (x *Shared) look(f *Flow, op *Op) {
+	c, s, l, now := &x.State.Calendars[0], x.State, x.Limits, x.State.Now
+	s.rest(x.Leases)
 	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
 	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
 	x.token, x.wait, x.refund, x.overdue = false, l.pace(s), 0, 0
@@ -114,14 +114,14 @@ func (x *Shared) look(f *Flow, op *Op, now int64) {
 			if left < cost && x.bound == BoundNone {
 				x.bound = BoundWindow + Bound(i)
 			}
-			if refund := l.refund(s, line, cost-left, now); refund < w.room(s, left, cost, now) {
+			if refund := l.refund(s, line, cost-left); refund < w.room(s, left, cost, now) {
 				x.refund, x.wait = max(x.refund, refund), max(x.wait, w.spanUS(line.weight(cost)))
 			} else if left < cost {
 				late = true
 			}
 			all := min(MostUnits, line.Left+line.returns()+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
 			// As long as no lease and no ticket was given, all are callers of GetDelay, and none of them keeps a slot.
-			room := s.LastID == 0 || all-x.reserved(int64(i), now) >= x.expects(due, int64(i))+cost
+			room := s.LastID == 0 || all-x.reserved(int64(i)) >= x.expects(due, int64(i))+cost
 			x.room = x.room && room
 			x.spare = x.spare && (room || line.spares(cost))
 			leaves = leaves && (line.spares(cost) || room && w.Interval > c.Grain)
@@ -151,13 +151,13 @@ func (x *Shared) look(f *Flow, op *Op, now int64) {
 	if s.Closed > now {
 		x.bound = BoundClosed
 	} else if x.refund > 0 && entitled {
-		x.token, x.overdue = op.back() || due == 0, l.overdue(s, now)
+		x.token, x.overdue = op.back() || due == 0, l.overdue(s)
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
 	} else if x.bound == BoundNone && (x.free < 1 || !op.back() && !leaves && s.AgainUS > now*1000) {
 		x.bound, x.token = BoundTokens, op.back() && (x.below || x.room && c.Grain > soon) || due == 0 || leaves
 		if out >= l.Tokens {
-			x.overdue = l.overdue(s, now)
+			x.overdue = l.overdue(s)
 		}
 	}
 	x.fits = x.bound == BoundNone
@@ -173,7 +173,7 @@ func (x *Shared) passing(w *Window, op *Op) int64 {
 }
 
 // reserved returns how much of a window that is longer than a grain the booked grains behind this one take.
-func (x *Shared) reserved(window, now int64) int64 {
+func (x *Shared) reserved(window int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	w := &l.Windows[window]
 	if w.Interval <= c.Grain || w.Size > w.Rate {
@@ -181,7 +181,7 @@ func (x *Shared) reserved(window, now int64) int64 {
 	}
 	each := x.expects(x.rate*x.slow, window)
 	most := MostUnits / max(1, each) // grains
-	gone, booked := c.Head+1-l.whole(w.begin(w.interval(now))), c.Front-c.Head-1
+	gone, booked := c.Head+1-l.whole(w.begin(w.interval(x.State.Now))), c.Front-c.Head-1
 	return max(0, min(w.Size-each*min(gone, most)/x.slow, each*min(booked, most)/x.slow))
 }
 
@@ -205,7 +205,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 
 // surplus reports whether the windows have gathered enough by t for the operation and the booked units. A limit that is far from
 // short delays nothing, and a window that gathers while a longer one is used up has room for more than a grain brings.
-func (x *Shared) surplus(op *Op, booked, t, now int64) bool {
+func (x *Shared) surplus(op *Op, booked, t int64) bool {
 	c, l := &x.State.Calendars[0], x.Limits
 	if x.rate < x.grain && !x.fits { // tokens are short
 		return false
@@ -213,7 +213,7 @@ func (x *Shared) surplus(op *Op, booked, t, now int64) bool {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		gathers := w.Size > w.Rate || w.Interval <= c.Grain // else see open
-		if cost := op.Cost[w.Unit]; cost > 0 && gathers && w.gain(x.State, x.State.Lines[i].Left, now, t) < x.expects(booked, int64(i))+cost {
+		if cost := op.Cost[w.Unit]; cost > 0 && gathers && w.gain(x.State, x.State.Lines[i].Left, x.State.Now, t) < x.expects(booked, int64(i))+cost {
 			return false
 		}
 	}
@@ -222,19 +222,19 @@ func (x *Shared) surplus(op *Op, booked, t, now int64) bool {
 
 // place returns the first slot from t on. An operation that only a token delays has its turn for a token. An operation that keeps
 // its place runs soon. Any other one books.
-func (x *Shared) place(own *Limits, f *Flow, op *Op, t, now int64) int64 {
+func (x *Shared) place(own *Limits, f *Flow, op *Op, t int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	x.again = false
 	if x.token { // denied operations ask one after the other for a while; the others book again
-		at := s.turn(now, x.overdue)
+		at := s.turn(x.overdue)
 		if x.refund == 0 { // no token comes back before
 			at += x.wait
 		}
 		at = max(x.refund, at/1000)
-		if l.grain(at) <= c.Head+x.slow || x.behind && at < now+soon {
+		if l.grain(at) <= c.Head+x.slow || x.behind && at < s.Now+soon {
 			return max(t, at)
 		}
-		x.token, t = false, max(t, now+x.overdue)
+		x.token, t = false, max(t, s.Now+x.overdue)
 	}
 	if t == x.given {
 		return t
@@ -244,31 +244,31 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, t, now int64) int64 {
 	for i := range l.Windows {
 		if w := &l.Windows[i]; w.Interval > c.Grain || op.Cost[w.Unit] > w.Size {
 			line := &s.Lines[i]
-			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], now))
+			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], s.Now))
 		}
 	}
-	if at := x.keeps(op, t, now); at > 0 {
+	if at := x.keeps(op, t); at > 0 {
 		return at
 	}
 	if other { // operations come at the rate of the limit, unless it is far from short, or the last slot is too late to be of the same ones
 		next, all := s.Slot+min(c.Grain, bound/max(1, x.units))*x.units/x.rate, x.backlogs()
-		if s.Slot >= t && s.Slot < t+(all/1024+1)*c.Grain && !x.surplus(op, 4*all*x.rate/1024, t, now) {
-			return t + (next-t)%x.slower(own, op, t, now)
+		if s.Slot >= t && s.Slot < t+(all/1024+1)*c.Grain && !x.surplus(op, 4*all*x.rate/1024, t) {
+			return t + (next-t)%x.slower(own, op, t)
 		}
 		return t
 	}
-	return x.first(f, op, t, now)
+	return x.first(f, op, t)
 }
 
 // slower returns the longest interval of the entity's windows that is refreshed until t and brings less than this limit in its time. An
 // operation that it holds until then has a slot in it: the limit has room for all of the interval. Without one it returns Never.
-func (x *Shared) slower(own *Limits, op *Op, t, now int64) int64 {
+func (x *Shared) slower(own *Limits, op *Op, t int64) int64 {
 	longest := int64(0)
 	for i := range own.Windows {
 		w := &own.Windows[i]
 		cost := op.Cost[w.Unit]
 		brings := min(min(w.Rate, w.Size)/max(1, cost), mostBooked) * x.units
-		if cost > 0 && w.interval(t) > w.interval(now) && brings/x.rate < w.Interval/x.Limits.Grain {
+		if cost > 0 && w.interval(t) > w.interval(x.State.Now) && brings/x.rate < w.Interval/x.Limits.Grain {
 			longest = max(longest, w.Interval)
 		}
 	}
@@ -279,16 +279,16 @@ func (x *Shared) slower(own *Limits, op *Op, t, now int64) int64 {
 }
 
 // keeps returns the slot of an operation that keeps its place or has one in this grain, or 0.
-func (x *Shared) keeps(op *Op, t, now int64) int64 {
+func (x *Shared) keeps(op *Op, t int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	if x.fits && (l.grain(t) <= c.Head || op.back() && t < now+soon) { // another limit delays it for a moment
+	if x.fits && (l.grain(t) <= c.Head || op.back() && t < s.Now+soon) { // another limit delays it for a moment
 		return t
 	}
-	if op.back() && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early
+	if op.back() && op.Ticket.Slot > s.Now && x.holds(op.Ticket.Slot) { // it came early
 		return max(t, op.Ticket.Slot)
 	}
 	if !op.back() && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
-		if at := max(t, now+min(x.due/max(1, x.units, c.usual()), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
+		if at := max(t, s.Now+min(x.due/max(1, x.units, c.usual()), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
 			return at
 		}
 	}
@@ -300,9 +300,9 @@ func (x *Shared) keeps(op *Op, t, now int64) int64 {
 		}
 		for i := range l.Windows {
 			w := &l.Windows[i]
-			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i))-x.passing(w, op), op.Cost[w.Unit], now))
+			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i))-x.passing(w, op), op.Cost[w.Unit], s.Now))
 		}
-		if l.grain(at) <= c.Head || x.behind && !x.room && at < now+soon {
+		if l.grain(at) <= c.Head || x.behind && !x.room && at < s.Now+soon {
 			x.again = !x.room
 			return at
 		}
@@ -311,12 +311,12 @@ func (x *Shared) keeps(op *Op, t, now int64) int64 {
 }
 
 // first returns the first slot from t on that has room, or the slot of the entity's fair share if that is earlier.
-func (x *Shared) first(f *Flow, op *Op, t, now int64) int64 {
+func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 	c := &x.State.Calendars[0]
 	n := x.Limits.grain(t)
-	surplus := x.holds(t) && (x.fits || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t, now) && x.open(n) == n
+	surplus := x.holds(t) && (x.fits || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t) && x.open(n) == n
 	if !surplus && x.holds(t) {
-		n = x.seek(op, t, now)
+		n = x.seek(op, t)
 	}
 	if x.fair == 0 {
 		x.shares(f, op)
@@ -340,17 +340,17 @@ func (x *Shared) first(f *Flow, op *Op, t, now int64) int64 {
 }
 
 // book puts a ticket on the books.
-func (x *Shared) book(f *Flow, op *Op, t *Ticket, now int64) {
+func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 	c, s := &x.State.Calendars[0], x.State
 	if x.token {
-		s.AgainUS = min(s.turn(now, x.overdue)+x.wait, Never)
+		s.AgainUS = min(s.turn(x.overdue)+x.wait, Never)
 	}
-	if op.back() && x.below && x.bound >= BoundWindow && x.refund == 0 && op.Ticket.Slot <= now {
+	if op.back() && x.below && x.bound >= BoundWindow && x.refund == 0 && op.Ticket.Slot <= s.Now {
 		x.Limits.deny(s, op)
 	}
 	if x.again { // half of the capacity is for the operations that are due
 		w, line := &x.Limits.Windows[x.bound-BoundWindow], &s.Lines[x.bound-BoundWindow]
-		s.AgainUS = min(s.turn(now, 0)+2*w.spanUS(line.weight(op.Cost[w.Unit])), Never)
+		s.AgainUS = min(s.turn(0)+2*w.spanUS(line.weight(op.Cost[w.Unit])), Never)
 	}
 	n := x.Limits.grain(t.Slot)
 	if t.Slot == x.given && x.last <= x.fair {

@@ -418,8 +418,8 @@ func (line *Line) clip(w *Window, last int64) {
 func (line *Line) keep(s *State) { line.Fresh, line.FreshFrom, line.Stale = 0, s.LastID, 0 }
 
 // rest stops leases that have ended from giving capacity back, as soon as no other one is out.
-func (s *State) rest(leases Leases, now int64) {
-	if leases.Out(now) == 0 {
+func (s *State) rest(leases Leases) {
+	if leases.Out(s.Now) == 0 {
 		for i := range s.Lines {
 			line := &s.Lines[i]
 			line.keep(s)
@@ -428,11 +428,11 @@ func (s *State) rest(leases Leases, now int64) {
 }
 
 // line brings the promised slots to now. Capacity that has run is no longer promised.
-func (l *Limits) line(s *State, now int64) {
-	slot := max(now, s.Slot)
+func (l *Limits) line(s *State) {
+	slot := max(s.Now, s.Slot)
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		line.Promised = min(w.gain(s, line.Promised, s.Slot, slot), w.gain(s, min(w.Size, line.Left+line.returns()), now, slot))
+		line.Promised = min(w.gain(s, line.Promised, s.Slot, slot), w.gain(s, min(w.Size, line.Left+line.returns()), s.Now, slot))
 	}
 	s.Slot = slot
 }

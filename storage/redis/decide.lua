@@ -2641,7 +2641,7 @@ function Shared_weigh(x, f)
     Shared_count(x, f, 0, f.Weight, f.Backlog)
   end
 end
-function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, now)
+function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
   local c2 = x.State_Calendars[0]
   local ratio = 1
   for i2 = 0, x.Limits_Windows_n - 1 do
@@ -2766,7 +2766,7 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   x.units = min7
   x.large, x.gathered = x.units > x.rate, 0
   do
-    local at2 = now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
+    local at2 = x.State_Now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
     if at2 > f.Before then
       f.Units, f.Later, f.Before = f.Later, 0, f.Until
       if at2 > f.Before then
@@ -2777,7 +2777,7 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   end
   if x.State_Slot < f.End then f.End = x.State_Slot end
   do
-    local at2 = now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
+    local at2 = x.State_Now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
     for i2 = 0, x.State_Flows_n - 1 do
       local f2 = x.State_Flows[i2]
       if f2.Key <= 0 then
@@ -3005,10 +3005,11 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x15 = c2.Asked_3
   c2.Asked_3 = c2.Asked_3 + (min10 - (x15 - x15 % 64) / 64)
 end
-function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, now)
+function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
   local c2 = x.State_Calendars[0]
+  local now2 = x.State_Now
   do
-    if x.Leases.Out(now) == 0 then
+    if x.Leases.Out(x.State_Now) == 0 then
       for i2 = 0, x.State_Lines_n - 1 do
         local line2 = x.State_Lines[i2]
         line2.Fresh, line2.FreshFrom, line2.Stale = 0, x.State_LastID, 0
@@ -3115,13 +3116,13 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             local x5 = (x4 - x4 % returns2) / returns2
             if x5 > max2 then max2 = x5 end
             local x6 = (x3 - x3 % y) / y * max2
-            refund = now + 1 + (x6 - x6 % 1024) / 1024
+            refund = x.State_Now + 1 + (x6 - x6 % 1024) / 1024
           end
         end
         local refund2 = refund
         local room = 0
         do
-          local at2 = now
+          local at2 = now2
           if left >= cost or cost == 0 then
             room = at2
           else
@@ -3175,7 +3176,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
       local t = end2 - w.Offset
       local by2 = w.Interval
-      local t2 = now - w.Offset
+      local t2 = now2 - w.Offset
       local by3 = w.Interval
       local y = w.Rate
       local min2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
@@ -3224,13 +3225,14 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             local each2 = expects
             local y2 = 1 > each2 and 1 or each2
             local most2 = (1099511627776 - 1099511627776 % y2) / y2
-            local t3 = now - w2.Offset
+            local t3 = x.State_Now
+            local t4 = t3 - w2.Offset
             local by4 = w2.Interval
-            local n4 = (t3 - t3 % by4) / by4
-            local t4 = n4 * w2.Interval + w2.Offset
-            local t5 = t4 + x.Limits_Grain - 1
+            local n4 = (t4 - t4 % by4) / by4
+            local t5 = n4 * w2.Interval + w2.Offset
+            local t6 = t5 + x.Limits_Grain - 1
             local max2 = 0
-            local x5 = t5 - x.Limits_Zero
+            local x5 = t6 - x.Limits_Zero
             if x5 > max2 then max2 = x5 end
             local y3 = x.Limits_Grain
             local gone2 = c3.Head + 1 - (max2 - max2 % y3) / y3
@@ -3279,16 +3281,16 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost - 1) or room and w.Interval > c2.Grain)
     end
   end
-  local out2 = x.Leases.Out(now)
+  local out2 = x.Leases.Out(now2)
   x.free = x.Limits_Tokens - x.State_Plain - out2
   local served = f.Fair
   if op_Urgent then
     served = f.FairUrgent
   end
   x.behind = served < c2.Head * 524288
-  x.below = x.behind or served < (c2.Head + 1) * 524288 and (x.State_AgainUS <= now * 1000 or x.rate < x.grain) or x.Limits_FirstCome == 1
+  x.below = x.behind or served < (c2.Head + 1) * 524288 and (x.State_AgainUS <= now2 * 1000 or x.rate < x.grain) or x.Limits_FirstCome == 1
   if x.rate < x.grain then
-    local x2 = (end2 - now) * 1024
+    local x2 = (end2 - now2) * 1024
     local y = c2.Grain
     local rest2 = (x2 - x2 % y) / y
     local is3 = x.free > 1
@@ -3309,7 +3311,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           if x6 > max3 then max3 = x6 end
           pace2 = max3
         end
-        is2 = now - (x3 - x3 % 1024) / 1024 > (pace2 - pace2 % 500) / 500
+        is2 = now2 - (x3 - x3 % 1024) / 1024 > (pace2 - pace2 % 500) / 500
       end
       is3 = is2
     end
@@ -3328,13 +3330,13 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   if late then
     x.refund = 0
   end
-  if x.State_Closed > now then
+  if x.State_Closed > now2 then
     x.bound = 1
   elseif x.refund > 0 and entitled then
     local x2 = x.State_LastID
     local x3 = x.State_Held + x.Limits_Guess
     local y = x.State_Ended + 1
-    local x4 = now - (x2 - x2 % 1024) / 1024 - (x3 - x3 % y) / y
+    local x4 = x.State_Now - (x2 - x2 % 1024) / 1024 - (x3 - x3 % y) / y
     local x5 = x.Limits_Lease
     local min2 = (x4 - x4 % 4) / 4
     local x6 = (x5 - x5 % 8) / 8
@@ -3342,13 +3344,13 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     x.token, x.overdue = op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0, 0 > min2 and 0 or min2
   elseif x.bound == 0 and not entitled then
     x.bound = 3
-  elseif x.bound == 0 and (x.free < 1 or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not leaves and x.State_AgainUS > now * 1000) then
+  elseif x.bound == 0 and (x.free < 1 or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not leaves and x.State_AgainUS > now2 * 1000) then
     x.bound, x.token = 2, op_Ticket_Slot > 0 and op_Kind ~= 0 and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves
     if out2 >= x.Limits_Tokens then
       local x2 = x.State_LastID
       local x3 = x.State_Held + x.Limits_Guess
       local y = x.State_Ended + 1
-      local x4 = now - (x2 - x2 % 1024) / 1024 - (x3 - x3 % y) / y
+      local x4 = x.State_Now - (x2 - x2 % 1024) / 1024 - (x3 - x3 % y) / y
       local x5 = x.Limits_Lease
       local min2 = (x4 - x4 % 4) / 4
       local x6 = (x5 - x5 % 8) / 8
@@ -3358,7 +3360,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   end
   x.fits = x.bound == 0
 end
-function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
+function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
   local gather = 0
   local c2 = x.State_Calendars[0]
   local max2 = c2.Head
@@ -3375,9 +3377,10 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
         local gain = 0
         do
           local left = x.State_Lines[i2].Left
+          local from2 = x.State_Now
           local n3 = n2 + 1
           local to2 = n3 * x.Limits_Grain + x.Limits_Zero - 1
-          if to2 <= now then
+          if to2 <= from2 then
             gain = left
           else
             local t = to2 - w.Offset
@@ -3385,12 +3388,12 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
             local since = 0
             do
               if w.Size > w.Rate then
-                local max3 = now
+                local max3 = from2
                 local x3 = x.State_Closed - 1
                 if x3 > max3 then max3 = x3 end
                 since = max3
               else
-                since = now
+                since = from2
               end
             end
             local t2 = since - w.Offset
@@ -3794,7 +3797,7 @@ function Shared_later(x, from, span)
   later = at2 < 9007199254740991 and at2 or 9007199254740991
   return later
 end
-function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
   local seek = 0
   local c2 = x.State_Calendars[0]
   local max2 = 0
@@ -3913,7 +3916,8 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                 local gain = 0
                 do
                   local left = x.State_Lines[i2].Left
-                  if t2 <= now then
+                  local from2 = x.State_Now
+                  if t2 <= from2 then
                     gain = left
                   else
                     local t3 = t2 - w.Offset
@@ -3921,12 +3925,12 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                     local since = 0
                     do
                       if w.Size > w.Rate then
-                        local max4 = now
+                        local max4 = from2
                         local x4 = x.State_Closed - 1
                         if x4 > max4 then max4 = x4 end
                         since = max4
                       else
-                        since = now
+                        since = from2
                       end
                     end
                     local t4 = since - w.Offset
@@ -4099,7 +4103,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
   if x.large then
     if x.gathered == 0 then
       local gather = 0
-      gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
+      gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
       x.gathered = gather
     end
     if x.gathered > n2 then n2 = x.gathered end
@@ -4107,7 +4111,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
   seek = n2
   return seek
 end
-function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t, now)
+function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t)
   local surplus = false
   local c2 = x.State_Calendars[0]
   if x.rate < x.grain and not x.fits then
@@ -4125,7 +4129,8 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
           local gain = 0
           do
             local left = x.State_Lines[i2].Left
-            if t <= now then
+            local from2 = x.State_Now
+            if t <= from2 then
               gain = left
             else
               local t2 = t - w.Offset
@@ -4133,12 +4138,12 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
               local since = 0
               do
                 if w.Size > w.Rate then
-                  local max2 = now
+                  local max2 = from2
                   local x2 = x.State_Closed - 1
                   if x2 > max2 then max2 = x2 end
                   since = max2
                 else
-                  since = now
+                  since = from2
                 end
               end
               local t3 = since - w.Offset
@@ -4323,14 +4328,14 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
     x.fair = 9007199254740991
   end
 end
-function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t, now)
+function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t)
   local place2 = 0
   repeat
     local c2 = x.State_Calendars[0]
     x.again = false
     if x.token then
       local overdue = x.overdue
-      local max2 = now + overdue
+      local max2 = x.State_Now + overdue
       if x.State_Closed > max2 then max2 = x.State_Closed end
       local max3 = x.State_AgainUS
       local x2 = max2 * 1000
@@ -4347,12 +4352,12 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
       local x4 = at2 - x.Limits_Zero
       if x4 > max5 then max5 = x4 end
       local y = x.Limits_Grain
-      if (max5 - max5 % y) / y <= c2.Head + x.slow or x.behind and at2 < now + 4000 then
+      if (max5 - max5 % y) / y <= c2.Head + x.slow or x.behind and at2 < x.State_Now + 4000 then
         place2 = t > at2 and t or at2
         break
       end
       local max6 = t
-      local x5 = now + x.overdue
+      local x5 = x.State_Now + x.overdue
       if x5 > max6 then max6 = x5 end
       x.token, t = false, max6
     end
@@ -4383,7 +4388,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               local left = line2.Left + (x3 - x3 % 4096) / 4096
               local i4 = w.Unit
               local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-              local at2 = now
+              local at2 = x.State_Now
               if left >= cost or cost == 0 then
                 room = at2
               else
@@ -4428,12 +4433,12 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               local x3 = t - x.Limits_Zero
               if x3 > max3 then max3 = x3 end
               local y2 = x.Limits_Grain
-              is2 = (max3 - max3 % y2) / y2 <= c4.Head or op_Ticket_Slot > 0 and op_Kind ~= 0 and t < now + 4000
+              is2 = (max3 - max3 % y2) / y2 <= c4.Head or op_Ticket_Slot > 0 and op_Kind ~= 0 and t < x.State_Now + 4000
             end
             if is2 then
               keeps = t
             else
-              local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot > now
+              local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot > x.State_Now
               if is3 then
                 local c5 = x.State_Calendars[0]
                 local max4 = 0
@@ -4486,7 +4491,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                     end
                     local x8 = min3 * pace2
                     local max6 = t
-                    local x9 = now + (x8 - x8 % 1000) / 1000
+                    local x9 = x.State_Now + (x8 - x8 % 1000) / 1000
                     if x9 > max6 then max6 = x9 end
                     local at2 = max6
                     local n4 = c4.Head + 1
@@ -4589,7 +4594,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local left = x.State_Lines[i2].Left - expects - passing
                       local i3 = w.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local at3 = now
+                      local at3 = x.State_Now
                       if left >= cost or cost == 0 then
                         room = at3
                       else
@@ -4625,7 +4630,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                   local x5 = at2 - x.Limits_Zero
                   if x5 > max5 then max5 = x5 end
                   local y4 = x.Limits_Grain
-                  if (max5 - max5 % y4) / y4 <= c4.Head or x.behind and not x.room and at2 < now + 4000 then
+                  if (max5 - max5 % y4) / y4 <= c4.Head or x.behind and not x.room and at2 < x.State_Now + 4000 then
                     x.again = not x.room
                     keeps = at2
                     break
@@ -4666,7 +4671,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
         if is2 then
           local surplus = false
           local x5 = 4 * all2 * x.rate
-          surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, (x5 - x5 % 1024) / 1024, t, now)
+          surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, (x5 - x5 % 1024) / 1024, t)
           is2 = not surplus
         end
         if is2 then
@@ -4686,9 +4691,10 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               if is3 then
                 local t2 = t - w.Offset
                 local by2 = w.Interval
-                local t3 = now - w.Offset
+                local t3 = x.State_Now
+                local t4 = t3 - w.Offset
                 local by3 = w.Interval
-                is3 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                is3 = (t2 - t2 % by2) / by2 > (t4 - t4 % by3) / by3
               end
               local is4 = is3
               if is4 then
@@ -4729,7 +4735,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           local is2 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.fits or x.bound >= 4 and n3 > c4.Head)
           if is2 then
             local surplus = false
-            surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t, now)
+            surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t)
             is2 = surplus
           end
           local is3 = is2
@@ -4843,7 +4849,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           end
           if is4 then
             local seek = 0
-            seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+            seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
             n3 = seek
           end
           if x.fair == 0 then
@@ -4971,17 +4977,17 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
   until true
   return place2
 end
-function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, t_Slot, t_Cost_0, t_Cost_1, t_Cost_2, t_Cost_3, now)
+function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, t_Slot, t_Cost_0, t_Cost_1, t_Cost_2, t_Cost_3)
   local c2 = x.State_Calendars[0]
   if x.token then
     local overdue = x.overdue
-    local max2 = now + overdue
+    local max2 = x.State_Now + overdue
     if x.State_Closed > max2 then max2 = x.State_Closed end
     local max3 = x.State_AgainUS
     local x2 = max2 * 1000
     if x2 > max3 then max3 = x2 end
     local overdue2 = x.overdue
-    local max4 = now + overdue2
+    local max4 = x.State_Now + overdue2
     if x.State_Closed > max4 then max4 = x.State_Closed end
     local max5 = x.State_AgainUS
     local x3 = max4 * 1000
@@ -4990,7 +4996,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     if 9007199254740991 < min2 then min2 = 9007199254740991 end
     x.State_AgainUS = min2
   end
-  if op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below and x.bound >= 4 and x.refund == 0 and op_Ticket_Slot <= now then
+  if op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below and x.bound >= 4 and x.refund == 0 and op_Ticket_Slot <= x.State_Now then
     do
       for i2 = 0, x.Limits_Windows_n - 1 do
         local line2 = x.State_Lines[i2]
@@ -5011,7 +5017,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   if x.again then
     local w = x.Limits_Windows[x.bound - 4]
     local line2 = x.State_Lines[x.bound - 4]
-    local max2 = now + 0
+    local max2 = x.State_Now + 0
     if x.State_Closed > max2 then max2 = x.State_Closed end
     local max3 = x.State_AgainUS
     local x2 = max2 * 1000
@@ -5033,7 +5039,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       if x6 < min2 then min2 = x6 end
       spanUS = min2 * each2
     end
-    local max4 = now + 0
+    local max4 = x.State_Now + 0
     if x.State_Closed > max4 then max4 = x.State_Closed end
     local max5 = x.State_AgainUS
     local x3 = max4 * 1000
@@ -6745,11 +6751,12 @@ end
           op_Cost_2 = 0
           op_Cost_3 = 0
         end
-        if plain2 and shared_n == 0 and s_Lines_n == 1 and l_Windows[0].Unit == 0 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
+        if plain2 and shared_n == 0 and s_Lines_n == 1 and l_Windows[0].Unit == 0 and s_LastID == 0 and s_Next == 0 and s_Closed <= s_Now then
           do
             repeat
               local w = l_Windows[0]
               local line2 = s_Lines[0]
+              local now2 = s_Now
               if s_Plain < l_Tokens then
                 if line2.Left > 0 then
                   do
@@ -6774,31 +6781,31 @@ end
                   break
                 end
                 a_Bound = 4
-                local t2 = t - w.Offset
+                local t2 = now2 - w.Offset
                 local by2 = w.Interval
                 local n2 = (t2 - t2 % by2) / by2
                 local t3 = s_Slot - w.Offset
                 local by3 = w.Interval
                 local last2 = (t3 - t3 % by3) / by3
                 if last2 < n2 then
-                  local t4 = t - w.Offset
+                  local t4 = now2 - w.Offset
                   local by4 = w.Interval
                   local n3 = (t4 - t4 % by4) / by4 + 1
                   s_Slot, line2.Promised = n3 * w.Interval + w.Offset, w.Rate
                 elseif last2 == n2 then
-                  local t4 = t - w.Offset
+                  local t4 = now2 - w.Offset
                   local by4 = w.Interval
                   local n3 = (t4 - t4 % by4) / by4 + 1
                   s_Slot = n3 * w.Interval + w.Offset
                 end
               else
                 a_Bound = 2
-                if t >= s_Slot then
-                  local at2 = t + l_Guess
+                if now2 >= s_Slot then
+                  local at2 = now2 + l_Guess
                   local from2 = s_Slot
                   local left = line2.Promised
                   if s_Slot < before2 then
-                    from2, left = t, line2.Left
+                    from2, left = now2, line2.Left
                   end
                   local gain = 0
                   do
@@ -6857,7 +6864,7 @@ end
               end
               line2.Promised = line2.Promised - 1
               local max2 = 1
-              local x2 = s_Slot - t
+              local x2 = s_Slot - now2
               if x2 > max2 then max2 = x2 end
               a_Delay = max2
             until true
@@ -6866,7 +6873,7 @@ end
           do
             repeat
               do
-                if Out(t) == 0 then
+                if Out(s_Now) == 0 then
                   for i2 = 0, s_Lines_n - 1 do
                     local line2 = s_Lines[i2]
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
@@ -6874,7 +6881,7 @@ end
                 end
               end
               do
-                local slot = t > s_Slot and t or s_Slot
+                local slot = s_Now > s_Slot and s_Now or s_Slot
                 for i2 = 0, l_Windows_n - 1 do
                   local w = l_Windows[i2]
                   local line2 = s_Lines[i2]
@@ -6964,7 +6971,7 @@ end
                     local min2 = w.Size
                     local x3 = line2.Left + (x2 - x2 % 4096) / 4096
                     if x3 < min2 then min2 = x3 end
-                    if slot <= t then
+                    if slot <= s_Now then
                       gain3 = min2
                     else
                       local t2 = slot - w.Offset
@@ -6972,12 +6979,12 @@ end
                       local since = 0
                       do
                         if w.Size > w.Rate then
-                          local max2 = t
+                          local max2 = s_Now
                           local x4 = s_Closed - 1
                           if x4 > max2 then max2 = x4 end
                           since = max2
                         else
-                          since = t
+                          since = s_Now
                         end
                       end
                       local t3 = since - w.Offset
@@ -7006,7 +7013,7 @@ end
                 s_Slot = slot
               end
               do
-                local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
+                local at2 = s_Now - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                 for i2 = 0, s_Flows_n - 1 do
                   local f = s_Flows[i2]
                   if f.Key <= 0 then
@@ -7055,10 +7062,11 @@ end
               end
               local v_at, v_bound, v_slot, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, 0, 0, 0, 0, false, false
               do
+                local now2 = s_Now
                 if op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                   v_number = op_Ticket_Number
                 end
-                v_at, v_bound = t, 0
+                v_at, v_bound = now2, 0
                 local pace = 0
                 do
                   local max2 = (l_Guess - l_Guess % 8) / 8
@@ -7117,7 +7125,7 @@ end
                 local x3 = (x2 - x2 % 20) / 20
                 if x3 > max2 then max2 = x3 end
                 v_again = max2
-                if s_Closed > t then
+                if s_Closed > now2 then
                   v_at, v_bound = s_Closed, 1
                 end
                 for i2 = 0, l_Windows_n - 1 do
@@ -7161,7 +7169,7 @@ end
                   local left = line2.Left - passing
                   local room = 0
                   do
-                    local at2 = t
+                    local at2 = now2
                     if left >= cost or cost == 0 then
                       room = at2
                     else
@@ -7192,7 +7200,7 @@ end
                     end
                   end
                   local at2 = room
-                  if (at2 > s_Closed and at2 or s_Closed) > t then
+                  if (at2 > s_Closed and at2 or s_Closed) > now2 then
                     local spanUS = 0
                     do
                       local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
@@ -7226,11 +7234,11 @@ end
                         local x7 = (x6 - x6 % returns2) / returns2
                         if x7 > max3 then max3 = x7 end
                         local x8 = (x5 - x5 % y) / y * max3
-                        refund = t + 1 + (x8 - x8 % 1024) / 1024
+                        refund = s_Now + 1 + (x8 - x8 % 1024) / 1024
                       end
                     end
                     local refund2 = refund
-                    if at2 > t and refund2 < at2 then
+                    if at2 > now2 and refund2 < at2 then
                       at2, v_refund = refund2, v_refund > refund2 and v_refund or refund2
                     end
                   end
@@ -7250,7 +7258,7 @@ end
                   is2 = max3 > 0
                 end
                 local unbooked = is2
-                local is4 = t - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                local is4 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
                 if not is4 then
                   local is3 = op_Ticket_Again > 0
                   if not is3 then
@@ -7259,7 +7267,7 @@ end
                       local done
                       for i2 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i2]
-                        if f.Key <= 0 and f.Until > t - 60000 then
+                        if f.Key <= 0 and f.Until > s_Now - 60000 then
                           passed = true
                           done = true
                           break
@@ -7271,7 +7279,7 @@ end
                     end
                     is3 = passed
                   end
-                  is4 = is3 and op_Ticket_Slot <= t
+                  is4 = is3 and op_Ticket_Slot <= now2
                 end
                 local late = is4
                 local is6 = late and not op_Urgent
@@ -7288,12 +7296,12 @@ end
                       if is5 then
                         local t2 = v_at - w.Offset
                         local by2 = w.Interval
-                        local t3 = t - w.Offset
+                        local t3 = now2 - w.Offset
                         local by3 = w.Interval
                         is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                       end
                       if is5 then
-                        local t4 = t - w.Offset
+                        local t4 = now2 - w.Offset
                         local by4 = w.Interval
                         local n2 = (t4 - t4 % by4) / by4 + 1
                         local t5 = n2 * w.Interval + w.Offset - 1
@@ -7367,12 +7375,12 @@ end
                   is6 = is5
                 end
                 late = is6
-                v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or v_at > t and v_refund == 0 and (unbooked or late)
+                v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or v_at > now2 and v_refund == 0 and (unbooked or late)
                 if v_fresh then
                   do
                     v_slot = s_Slot > s_Closed and s_Slot or s_Closed
                     if op_Urgent then
-                      v_slot = t > s_Closed and t or s_Closed
+                      v_slot = s_Now > s_Closed and s_Now or s_Closed
                     end
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
@@ -7400,7 +7408,7 @@ end
                               end
                             end
                             local left = line2.Left - urgent
-                            local at2 = t
+                            local at2 = s_Now
                             if left >= cost or cost == 0 then
                               room = at2
                             else
@@ -7473,7 +7481,7 @@ end
                         end
                       end
                     end
-                    if s_Slot > t and not op_Urgent then
+                    if s_Slot > s_Now and not op_Urgent then
                       local space3 = 0
                       do
                         local done
@@ -7497,7 +7505,7 @@ end
                       if x4 > v_slot then v_slot = x4 end
                     end
                     if v_slot > v_at then
-                      local is8 = v_at == t
+                      local is8 = v_at == s_Now
                       if is8 then
                         local is7 = s_LastID == 0
                         if not is7 then
@@ -7513,7 +7521,7 @@ end
                               if not is8 then
                                 local t2 = s_Slot - w.Offset
                                 local by2 = w.Interval
-                                local t3 = t - w.Offset
+                                local t3 = s_Now - w.Offset
                                 local by3 = w.Interval
                                 local is7 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                                 if is7 then
@@ -7532,7 +7540,7 @@ end
                                   local gain = 0
                                   do
                                     local left = line2.Left
-                                    if s_Slot <= t then
+                                    if s_Slot <= s_Now then
                                       gain = left
                                     else
                                       local t4 = s_Slot - w.Offset
@@ -7540,12 +7548,12 @@ end
                                       local since = 0
                                       do
                                         if w.Size > w.Rate then
-                                          local max5 = t
+                                          local max5 = s_Now
                                           local x6 = s_Closed - 1
                                           if x6 > max5 then max5 = x6 end
                                           since = max5
                                         else
-                                          since = t
+                                          since = s_Now
                                         end
                                       end
                                       local t5 = since - w.Offset
@@ -7584,7 +7592,7 @@ end
                               spare = true
                             end
                           end
-                          is7 = spare and (not op_Urgent or s_AgainUS <= t * 1000)
+                          is7 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
                         end
                         is8 = is7
                       end
@@ -7595,8 +7603,8 @@ end
                     end
                   end
                 end
-                if v_at == t then
-                  local out2 = Out(t)
+                if v_at == now2 then
+                  local out2 = Out(now2)
                   local yields = 0
                   do
                     local done
@@ -7608,9 +7616,9 @@ end
                       local x5 = (x4 - x4 % y) / y
                       if x5 > max4 then max4 = x5 end
                       local mean = max4
-                      local is7 = f.Key == 0 and not op_Urgent and f.Until >= t and f.Until - t <= mean
+                      local is7 = f.Key == 0 and not op_Urgent and f.Until >= s_Now and f.Until - s_Now <= mean
                       if is7 then
-                        local x6 = 0 > t and 0 or t
+                        local x6 = 0 > s_Now and 0 or s_Now
                         is7 = (x6 - x6 % mean) / mean % 4 > 0
                       end
                       if is7 then
@@ -7626,12 +7634,12 @@ end
                       yields = 0
                     end
                   end
-                  if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
+                  if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > now2 * 1000 then
                     v_bound = 2
                     if out2 >= l_Tokens then
                       local x4 = s_Held + l_Guess
                       local y = s_Ended + 1
-                      local x5 = t - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
+                      local x5 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
                       local min3 = (x5 - x5 % 4) / 4
                       local x6 = (l_Lease - l_Lease % 8) / 8
                       if x6 < min3 then min3 = x6 end
@@ -7643,14 +7651,14 @@ end
                 if v_refund > 0 then
                   local x4 = s_Held + l_Guess
                   local y = s_Ended + 1
-                  local x5 = t - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
+                  local x5 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
                   local min3 = (x5 - x5 % 4) / 4
                   local x6 = (l_Lease - l_Lease % 8) / 8
                   if x6 < min3 then min3 = x6 end
                   v_overdue = 0 > min3 and 0 or min3
                 end
-                v_turn = not v_fresh and op_Ticket_Slot <= t or v_fresh and v_refund > 0 and not op_Urgent
-                if s_Closed > t then
+                v_turn = not v_fresh and op_Ticket_Slot <= now2 or v_fresh and v_refund > 0 and not op_Urgent
+                if s_Closed > now2 then
                   v_bound = 1
                 end
               end
@@ -7680,12 +7688,12 @@ end
                 if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                   Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
                 end
-                Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, t)
-                Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t)
+                Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
+                Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
                 fits = fits and x2.fits
                 v_soon = v_soon and (x2.fits or x2.bound == 2)
               end
-              if op_Deadline > 0 and t > op_Deadline then
+              if op_Deadline > 0 and s_Now > op_Deadline then
                 a_Late = true
               elseif fits then
                 do
@@ -7701,7 +7709,7 @@ end
                           if not is3 then
                             local t2 = s_Slot - w.Offset
                             local by2 = w.Interval
-                            local t3 = t - w.Offset
+                            local t3 = s_Now - w.Offset
                             local by3 = w.Interval
                             local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                             if is2 then
@@ -7950,12 +7958,12 @@ end
                 end
                 break
               end
-              local own2 = t + 1
+              local own2 = s_Now + 1
               if v_bound ~= 0 then
                 local when2 = 0
                 do
                   local max2 = v_at
-                  local x2 = t + 1
+                  local x2 = s_Now + 1
                   if x2 > max2 then max2 = x2 end
                   local slot = max2
                   if v_bound == 2 and op_Urgent then
@@ -8000,9 +8008,9 @@ end
                         urgentUntil = 0
                       end
                     end
-                    local max3 = t + v_overdue
+                    local max3 = s_Now + v_overdue
                     if urgentUntil > max3 then max3 = urgentUntil end
-                    local min3 = t + v_overdue + all2
+                    local min3 = s_Now + v_overdue + all2
                     local x5 = max3 + each2
                     if x5 < min3 then min3 = x5 end
                     when2 = slot > min3 and slot or min3
@@ -8035,25 +8043,25 @@ end
                       local x5 = (1125899906842624 - 1125899906842624 % v_pace) / v_pace
                       if x5 < min2 then min2 = x5 end
                       local x6 = min2 * v_pace
-                      local x7 = t + (x6 - x6 % 1000) / 1000
+                      local x7 = s_Now + (x6 - x6 % 1000) / 1000
                       if x7 > slot then slot = x7 end
                       if op_Kind == 0 and s_LastID > 0 then
                         local x8 = s_Held + l_Guess
                         local y = s_Ended + 1
                         local max5 = 0
-                        local x9 = (s_AgainUS - s_AgainUS % 1000) / 1000 - t
+                        local x9 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
                         if x9 > max5 then max5 = x9 end
                         local max6 = (x8 - x8 % y) / y
                         local x10 = (max5 - max5 % 4) / 4
                         if x10 > max6 then max6 = x10 end
-                        local x11 = t + max6
+                        local x11 = s_Now + max6
                         if x11 > slot then slot = x11 end
                       end
                     end
-                    if not v_fresh and op_Ticket_Slot > t then
+                    if not v_fresh and op_Ticket_Slot > s_Now then
                       if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
                     elseif v_turn then
-                      local max3 = t + v_overdue
+                      local max3 = s_Now + v_overdue
                       if s_Closed > max3 then max3 = s_Closed end
                       local max4 = s_AgainUS
                       local x3 = max3 * 1000
@@ -8090,7 +8098,7 @@ end
                     local x2 = shared[i2]
                     local place2 = 0
                     local f = s_Flows[x2.flow]
-                    place2 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot, t)
+                    place2 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot)
                     local at2 = place2
                     local is3 = at2 > slot
                     if is3 then
@@ -8115,7 +8123,7 @@ end
                     end
                     if at2 > slot then slot = at2 end
                     local f2 = s_Flows[x2.flow]
-                    local is4 = i2 == 0 and (a_Limit > 0 or f2.End > t)
+                    local is4 = i2 == 0 and (a_Limit > 0 or f2.End > s_Now)
                     if is4 then
                       local lined = false
                       do
@@ -8136,7 +8144,7 @@ end
                               if not is4 then
                                 local t2 = slot - w2.Offset
                                 local by2 = w2.Interval
-                                local t3 = t - w2.Offset
+                                local t3 = s_Now - w2.Offset
                                 local by3 = w2.Interval
                                 is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
@@ -8167,9 +8175,10 @@ end
                                 if is8 then
                                   local t4 = slot - w3.Offset
                                   local by4 = w3.Interval
-                                  local t5 = t - w3.Offset
+                                  local t5 = x2.State_Now
+                                  local t6 = t5 - w3.Offset
                                   local by5 = w3.Interval
-                                  is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                  is8 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
                                 end
                                 local is9 = is8
                                 if is9 then
@@ -8207,12 +8216,12 @@ end
                               if is10 then
                                 local t4 = v_at - w3.Offset
                                 local by4 = w3.Interval
-                                local t5 = t - w3.Offset
+                                local t5 = s_Now - w3.Offset
                                 local by5 = w3.Interval
                                 is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
                               if is10 then
-                                local t6 = t - w3.Offset
+                                local t6 = s_Now - w3.Offset
                                 local by6 = w3.Interval
                                 local n3 = (t6 - t6 % by6) / by6 + 1
                                 local t7 = n3 * w3.Interval + w3.Offset - 1
@@ -8317,7 +8326,7 @@ end
                               local gain2 = 0
                               do
                                 local left2 = line2.Left
-                                if t2 <= t then
+                                if t2 <= s_Now then
                                   gain2 = left2
                                 else
                                   local t3 = t2 - w3.Offset
@@ -8325,12 +8334,12 @@ end
                                   local since = 0
                                   do
                                     if w3.Size > w3.Rate then
-                                      local max3 = t
+                                      local max3 = s_Now
                                       local x4 = s_Closed - 1
                                       if x4 > max3 then max3 = x4 end
                                       since = max3
                                     else
-                                      since = t
+                                      since = s_Now
                                     end
                                   end
                                   local t4 = since - w3.Offset
@@ -8390,7 +8399,7 @@ end
                         end
                       end
                       at2, slot = slot, inLine
-                      if joins and slot - t > 2 * (at2 - t) then
+                      if joins and slot - s_Now > 2 * (at2 - s_Now) then
                         if v_slot > slot then slot = v_slot end
                         a_Limit, a_Bound, v_slot = 0, 3, slot
                       end
@@ -8412,12 +8421,12 @@ end
                 suit = slot
               end
               local slot = suit
-              a_Delay = slot - t
+              a_Delay = slot - s_Now
               local asks = false
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 local unmeasured = 0
                 do
-                  local is2 = s_Ended >= 4 or s_Closed > t or Out(t) == 0
+                  local is2 = s_Ended >= 4 or s_Closed > s_Now or Out(s_Now) == 0
                   if not is2 then
                     local max2 = op_Cost_0
                     if op_Cost_1 > max2 then max2 = op_Cost_1 end
@@ -8430,12 +8439,12 @@ end
                   else
                     local since = (s_LastID - s_LastID % 1024) / 1024
                     if s_Ended == 0 then
-                      since = 2 * s_Last - t
+                      since = 2 * s_Last - s_Now
                     end
                     local x2 = s_Held + l_Guess
                     local y = s_Ended + 1
                     local max3 = (x2 - x2 % y) / y
-                    local x3 = t - since
+                    local x3 = s_Now - since
                     if x3 > max3 then max3 = x3 end
                     unmeasured = max3 + 1
                   end
@@ -8445,7 +8454,7 @@ end
                   local x2 = shared[a_Limit - 1]
                   local unmeasured2 = 0
                   do
-                    local is2 = x2.State_Ended >= 4 or x2.State_Closed > t or x2.Leases.Out(t) == 0
+                    local is2 = x2.State_Ended >= 4 or x2.State_Closed > x2.State_Now or x2.Leases.Out(x2.State_Now) == 0
                     if not is2 then
                       local max2 = op_Cost_0
                       if op_Cost_1 > max2 then max2 = op_Cost_1 end
@@ -8459,12 +8468,12 @@ end
                       local x3 = x2.State_LastID
                       local since = (x3 - x3 % 1024) / 1024
                       if x2.State_Ended == 0 then
-                        since = 2 * x2.State_Last - t
+                        since = 2 * x2.State_Last - x2.State_Now
                       end
                       local x4 = x2.State_Held + x2.Limits_Guess
                       local y = x2.State_Ended + 1
                       local max3 = (x4 - x4 % y) / y
-                      local x5 = t - since
+                      local x5 = x2.State_Now - since
                       if x5 > max3 then max3 = x5 end
                       unmeasured2 = max3 + 1
                     end
@@ -8478,7 +8487,7 @@ end
                   a_Delay = wait > min2 and wait or min2
                 end
               end
-              if a_Late or op_Deadline > 0 and t + a_Delay > op_Deadline then
+              if a_Late or op_Deadline > 0 and s_Now + a_Delay > op_Deadline then
                 a_Late = true
                 if op_Ticket_Slot > 0 and op_Kind ~= 0 then
                   do
@@ -8513,15 +8522,16 @@ end
               elseif not asks then
                 do
                   do
-                    local denied = op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent
+                    local denied = op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound >= 4 and op_Ticket_Slot <= s_Now and not op_Urgent
                     if denied or a_Limit == 0 then
                       do
                         local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
+                        local now2 = s_Now
                         t2_Number = v_number
                         if v_spare then
                           t2_Again = 2
                         end
-                        if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or t2_Number == 0 and (v_fresh or v_at > t and v_refund == 0) then
+                        if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or t2_Number == 0 and (v_fresh or v_at > now2 and v_refund == 0) then
                           if not (op_Kind == 0 and s_LastID > 0) then
                             s_Next = s_Next + 1
                           end
@@ -8776,14 +8786,14 @@ end
                             end
                           end
                           t2_Again = 0
-                          local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0 and t2_Slot <= t
+                          local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0 and t2_Slot <= now2
                           if is2 then
                             local passed = false
                             do
                               local done
                               for i2 = 0, s_Flows_n - 1 do
                                 local f = s_Flows[i2]
-                                if f.Key <= 0 and f.Until > t - 60000 then
+                                if f.Key <= 0 and f.Until > s_Now - 60000 then
                                   passed = true
                                   done = true
                                   break
@@ -8798,10 +8808,10 @@ end
                           if is2 then
                             t2_Again = 1
                           end
-                        elseif t2_Slot <= t then
-                          if v_at > t and v_refund == 0 then
+                        elseif t2_Slot <= now2 then
+                          if v_at > now2 and v_refund == 0 then
                             t2_Again = 1
-                            if s_Closed <= t then
+                            if s_Closed <= now2 then
                               do
                                 for i2 = 0, l_Windows_n - 1 do
                                   local line2 = s_Lines[i2]
@@ -8822,12 +8832,12 @@ end
                           end
                         end
                         if v_turn then
-                          local max2 = t + v_overdue
+                          local max2 = s_Now + v_overdue
                           if s_Closed > max2 then max2 = s_Closed end
                           local max3 = s_AgainUS
                           local x2 = max2 * 1000
                           if x2 > max3 then max3 = x2 end
-                          local max4 = t + v_overdue
+                          local max4 = s_Now + v_overdue
                           if s_Closed > max4 then max4 = s_Closed end
                           local max5 = s_AgainUS
                           local x3 = max4 * 1000
@@ -8836,7 +8846,7 @@ end
                           if 9007199254740991 < min2 then min2 = 9007199254740991 end
                           s_AgainUS = min2
                         end
-                        t2_Slot = t + a_Delay
+                        t2_Slot = now2 + a_Delay
                         t2_Cost_0 = op_Cost_0
                         t2_Cost_1 = op_Cost_1
                         t2_Cost_2 = op_Cost_2
@@ -8913,7 +8923,7 @@ end
                   for i3 = 0, shared_n - 1 do
                     local x2 = shared[i3]
                     local f = s_Flows[x2.flow]
-                    local is4 = i3 == 0 and (a_Limit > 0 or f.End > t) and cost > 0
+                    local is4 = i3 == 0 and (a_Limit > 0 or f.End > s_Now) and cost > 0
                     if is4 then
                       local lined = false
                       do
@@ -8934,7 +8944,7 @@ end
                               if not is4 then
                                 local t2 = slot - w.Offset
                                 local by2 = w.Interval
-                                local t3 = t - w.Offset
+                                local t3 = s_Now - w.Offset
                                 local by3 = w.Interval
                                 is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
@@ -8965,9 +8975,10 @@ end
                                 if is8 then
                                   local t4 = slot - w2.Offset
                                   local by4 = w2.Interval
-                                  local t5 = t - w2.Offset
+                                  local t5 = x2.State_Now
+                                  local t6 = t5 - w2.Offset
                                   local by5 = w2.Interval
-                                  is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                  is8 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
                                 end
                                 local is9 = is8
                                 if is9 then
@@ -9005,12 +9016,12 @@ end
                               if is10 then
                                 local t4 = v_at - w2.Offset
                                 local by4 = w2.Interval
-                                local t5 = t - w2.Offset
+                                local t5 = s_Now - w2.Offset
                                 local by5 = w2.Interval
                                 is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
                               if is10 then
-                                local t6 = t - w2.Offset
+                                local t6 = s_Now - w2.Offset
                                 local by6 = w2.Interval
                                 local n2 = (t6 - t6 % by6) / by6 + 1
                                 local t7 = n2 * w2.Interval + w2.Offset - 1
@@ -9098,7 +9109,7 @@ end
                         local gain2 = 0
                         do
                           local left2 = line2.Left
-                          if end2 <= t then
+                          if end2 <= s_Now then
                             gain2 = left2
                           else
                             local t2 = end2 - w.Offset
@@ -9106,12 +9117,12 @@ end
                             local since = 0
                             do
                               if w.Size > w.Rate then
-                                local max2 = t
+                                local max2 = s_Now
                                 local x3 = s_Closed - 1
                                 if x3 > max2 then max2 = x3 end
                                 since = max2
                               else
-                                since = t
+                                since = s_Now
                               end
                             end
                             local t3 = since - w.Offset
@@ -9147,7 +9158,7 @@ end
                       end
                     end
                     if a_Limit > 0 or v_bound ~= 2 or not (op_Kind == 0 and s_LastID > 0) then
-                      Shared_book(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, t)
+                      Shared_book(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3)
                     end
                   end
                 end
@@ -9166,7 +9177,7 @@ end
         elseif a_Delay == 0 then
           do
             local max2 = s_LastID + 1
-            local x2 = t * 1024
+            local x2 = s_Now * 1024
             if x2 > max2 then max2 = x2 end
             local id2 = max2
             for i2 = 0, shared_n - 1 do
@@ -9175,8 +9186,8 @@ end
               if x4 > id2 then id2 = x4 end
             end
             a_Lease_ID = id2
-            a_Lease_Begin = t
-            a_Lease_End = t + l_Lease
+            a_Lease_Begin = s_Now
+            a_Lease_End = s_Now + l_Lease
             a_Lease_Cost_0 = op_Cost_0
             a_Lease_Cost_1 = op_Cost_1
             a_Lease_Cost_2 = op_Cost_2
@@ -9258,7 +9269,7 @@ end
                     s_Held = s_Held - (s_Held - s_Held % 64) / 64
                   end
                   local max2 = 0
-                  local x2 = t - op_Lease_Begin
+                  local x2 = s_Now - op_Lease_Begin
                   if x2 > max2 then max2 = x2 end
                   local time2 = max2 < 68719476736 and max2 or 68719476736
                   local x3 = 8 * (s_Held + l_Guess)
@@ -9330,7 +9341,7 @@ end
           if booked2 then
             a_Found = true
             do
-              local slot = t > s_Slot and t or s_Slot
+              local slot = s_Now > s_Slot and s_Now or s_Slot
               for i2 = 0, l_Windows_n - 1 do
                 local w = l_Windows[i2]
                 local line2 = s_Lines[i2]
@@ -9420,7 +9431,7 @@ end
                   local min2 = w.Size
                   local x3 = line2.Left + (x2 - x2 % 4096) / 4096
                   if x3 < min2 then min2 = x3 end
-                  if slot <= t then
+                  if slot <= s_Now then
                     gain3 = min2
                   else
                     local t2 = slot - w.Offset
@@ -9428,12 +9439,12 @@ end
                     local since = 0
                     do
                       if w.Size > w.Rate then
-                        local max2 = t
+                        local max2 = s_Now
                         local x4 = s_Closed - 1
                         if x4 > max2 then max2 = x4 end
                         since = max2
                       else
-                        since = t
+                        since = s_Now
                       end
                     end
                     local t3 = since - w.Offset
@@ -9540,7 +9551,7 @@ end
                       x2.State_Held = x2.State_Held - (x3 - x3 % 64) / 64
                     end
                     local max2 = 0
-                    local x3 = t - op_Lease_Begin
+                    local x3 = x2.State_Now - op_Lease_Begin
                     if x3 > max2 then max2 = x3 end
                     local time2 = max2 < 68719476736 and max2 or 68719476736
                     local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
@@ -9628,10 +9639,10 @@ end
                 end
               end
               local f = s_Flows[flow2]
-              Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, t)
+              Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
               do
                 local w = l_Windows[l_Shortest]
-                if i2 == 0 and f.End > t then
+                if i2 == 0 and f.End > s_Now then
                   local i3 = w.Unit
                   local min2 = w.Size
                   local x3 = f.Left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
@@ -9667,7 +9678,7 @@ end
       end
     elseif op_Kind == 6 or op_Kind == 7 then
       do
-        local slot = t > s_Slot and t or s_Slot
+        local slot = s_Now > s_Slot and s_Now or s_Slot
         for i2 = 0, l_Windows_n - 1 do
           local w = l_Windows[i2]
           local line2 = s_Lines[i2]
@@ -9757,7 +9768,7 @@ end
             local min2 = w.Size
             local x3 = line2.Left + (x2 - x2 % 4096) / 4096
             if x3 < min2 then min2 = x3 end
-            if slot <= t then
+            if slot <= s_Now then
               gain3 = min2
             else
               local t2 = slot - w.Offset
@@ -9765,12 +9776,12 @@ end
               local since = 0
               do
                 if w.Size > w.Rate then
-                  local max2 = t
+                  local max2 = s_Now
                   local x4 = s_Closed - 1
                   if x4 > max2 then max2 = x4 end
                   since = max2
                 else
-                  since = t
+                  since = s_Now
                 end
               end
               local t3 = since - w.Offset
@@ -9799,15 +9810,16 @@ end
         s_Slot = slot
       end
       do
-        local until2 = t + op_For
-        local from2 = s_Closed > t and s_Closed or t
-        if s_Closed <= t then
+        local span = op_For
+        local from2 = s_Closed > s_Now and s_Closed or s_Now
+        if s_Closed <= s_Now then
           s_Moved = 0
         end
-        if until2 > s_Closed then s_Closed = until2 end
+        local x2 = s_Now + span
+        if x2 > s_Closed then s_Closed = x2 end
         if s_Slot <= s_Closed then
           s_Moved = s_Moved + (s_Closed - from2)
-          if s_Slot > t then
+          if s_Slot > s_Now then
             s_Slot = s_Slot + (s_Closed - from2)
           end
         end
@@ -9829,17 +9841,17 @@ end
     elseif op_Kind == 8 then
       if changes then
         do
-          if s_Closed > t and s_Slot > t then
+          if s_Closed > s_Now and s_Slot > s_Now then
             local min2 = s_Moved
-            local x2 = s_Closed - t
+            local x2 = s_Closed - s_Now
             if x2 < min2 then min2 = x2 end
-            local max2 = t
+            local max2 = s_Now
             local x3 = s_Slot - min2
             if x3 > max2 then max2 = x3 end
             s_Slot = max2
           end
           if s_AgainUS >= s_Closed * 1000 then
-            local x2 = t * 1000
+            local x2 = s_Now * 1000
             if x2 < s_AgainUS then s_AgainUS = x2 end
           end
           s_Closed = 0
