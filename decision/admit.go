@@ -57,7 +57,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	s.rest(leases)
 	l.line(s)
 	s.expireUrgent(s.Now - l.grace())
-	if op.Urgent && op.Ticket.Slot > 0 {
+	if op.Urgent {
 		s.takeUrgent(&op.Ticket)
 	}
 	v := l.look(s, leases, op)
@@ -75,9 +75,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 		fits = fits && x.fits
 		v.soon = v.soon && (x.fits || x.bound == BoundTokens)
 	}
-	if op.Deadline > 0 && s.Now > op.Deadline {
-		a.Late = true
-	} else if fits {
+	if fits && (op.Deadline <= 0 || s.Now <= op.Deadline) {
 		l.run(s, op, &v)
 		for i := range shared {
 			x := &shared[i]
@@ -104,11 +102,9 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 			a.Delay = max(wait, min(a.Delay/4, asksAgain))
 		}
 	}
-	if a.Late || op.Deadline > 0 && s.Now+a.Delay > op.Deadline {
+	if op.Deadline > 0 && s.Now+a.Delay > op.Deadline {
 		a.Late = true
-		if op.back() {
-			l.unbook(s, op)
-		}
+		l.unbook(s, op)
 	} else if !asks {
 		l.postpone(s, shared, op, &v, own, slot, a)
 	}
@@ -133,7 +129,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *
 					a.Bound = BoundBooked
 				}
 			}
-			slot = max(slot, at)
+			slot = at
 			f := &s.Flows[x.flow]
 			if i == 0 && (a.Limit > 0 || f.End > s.Now) && l.lined(s, x, op, v, slot) {
 				at, slot = slot, l.inLine(s, x, f, op, v, slot)
@@ -238,12 +234,9 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	if op.back() && s.numbered(t) {
 		v.number = t.Number
 	}
-	v.at, v.bound = now, BoundNone
+	v.at = max(now, s.Closed)
 	v.pace = l.pace(s)
 	v.again = max(l.space(s, v.pace), l.again(v.pace))
-	if s.Closed > now {
-		v.at, v.bound = s.Closed, BoundClosed
-	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost, left := op.Cost[w.Unit], line.Left-s.passing(w, op)
@@ -251,7 +244,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 		if max(at, s.Closed) > now {
 			v.again = max(v.again, w.spanUS(line.weight(cost)))
 		}
-		if refund := l.refund(s, line, cost-left); at > now && refund < at {
+		if refund := l.refund(s, line, cost-left); refund < at {
 			at, v.refund = refund, max(v.refund, refund)
 		}
 		if at > v.at {
@@ -311,10 +304,7 @@ func (l *Limits) refreshes(s *State, from, to int64) bool {
 // newSlot sets the next slot to promise, which is the earliest start of an operation without one. A newcomer starts before it
 // with spare capacity.
 func (l *Limits) newSlot(s *State, op *Op, v *view) {
-	v.slot = max(s.Slot, s.Closed)
-	if op.Urgent {
-		v.slot = max(s.Now, s.Closed)
-	}
+	v.slot = s.Closed
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if cost := op.Cost[w.Unit]; op.Urgent {
@@ -461,12 +451,10 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 		if op.back() && a.Limit == 0 && t.Slot <= now && s.passed() { // else urgent operations that use all of a window starve it
 			t.Again = 1
 		}
-	} else if t.Slot <= now {
-		if v.at > now && v.refund == 0 {
-			t.Again = 1
-			if s.Closed <= now {
-				l.deny(s, op)
-			}
+	} else if t.Slot <= now && v.at > now && v.refund == 0 {
+		t.Again = 1
+		if s.Closed <= now {
+			l.deny(s, op)
 		}
 	}
 	if v.turn {
@@ -584,10 +572,9 @@ func (l *Limits) space(s *State, pace int64) int64 {
 	return 0
 }
 
-// root returns the square root of n, rounded down.
+// root returns the square root of n, rounded down. n is at least 1.
 func root(n int64) int64 {
-	x := max(1, n)
-	y := (x + 1) / 2
+	x, y := n, (n+1)/2
 	for y < x {
 		x = y
 		y = (x + n/x) / 2

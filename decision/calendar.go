@@ -123,11 +123,11 @@ func (x *Shared) expects(booked, window int64) int64 {
 func (x *Shared) in(n int64) int64 {
 	c, after := &x.State.Calendars[0], int64(0)
 	for i := range x.Limits.Windows {
-		if w := &x.Limits.Windows[i]; c.holds(n) && w.Interval < c.Grain && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
+		if w := &x.Limits.Windows[i]; w.Interval < c.Grain && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
 			after = max(after, x.expects(c.at(n)%x.rate, int64(i))/w.Rate*w.Interval%c.Grain)
 		}
 	}
-	if c.holds(n) && x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
+	if x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
 		after = max(after, c.at(n)%x.rate/max(1, x.units)*x.Limits.pace(x.State)/1000)
 	}
 	return x.Limits.begin(n) + after
@@ -165,7 +165,7 @@ func (x *Shared) open(n int64) int64 {
 	open, t := n, l.begin(n)
 	for i := range l.Windows {
 		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain {
-			from, end, brings := c.Head, l.whole(w.Next(t)), min(w.Rate, w.Size)
+			from, end, brings := c.Head, l.whole(w.Next(t)), w.Size
 			if k := w.interval(t) - w.interval(x.State.Now); k <= 0 {
 				brings = line.Left + line.returns()
 			} else if w.Size > w.Rate {

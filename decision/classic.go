@@ -25,16 +25,12 @@ func (l *Limits) classic(s *State, op *Op, before int64, a *Answer) {
 			if s.Slot < before {
 				from, left = now, line.Left
 			}
-			left = min(w.Size, w.gain(s, left, from, at))
-			s.Slot, line.Promised = at, left
-			if left <= 0 {
-				s.Slot, line.Promised = w.Next(at), w.Rate
-			}
+			s.Slot, line.Promised = at, max(0, min(w.Size, w.gain(s, left, from, at)))
 		}
 	}
 	if line.Promised == 0 {
 		s.Slot, line.Promised = w.Next(s.Slot), w.Rate
 	}
 	line.Promised--
-	a.Delay = max(1, s.Slot-now)
+	a.Delay = s.Slot - now
 }

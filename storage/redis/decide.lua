@@ -3817,7 +3817,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
       for i2 = 0, x.Limits_Windows_n - 1 do
         do
           local w = x.Limits_Windows[i2]
-          local is2 = n2 >= c3.Head and n2 < c3.Head + 1024 and w.Interval < c3.Grain
+          local is2 = w.Interval < c3.Grain
           if is2 then
             local i3 = w.Unit
             local x4 = x.Limits_PerGrain
@@ -3858,7 +3858,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
           end
         end
       end
-      if n2 >= c3.Head and n2 < c3.Head + 1024 and x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+      if x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
         local x4 = c3.Units.At(n2 - c3.Head) % x.rate
         local y2 = 1 > x.units and 1 or x.units
         local pace = 0
@@ -4020,7 +4020,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               if x4 > max4 then max4 = x4 end
               local y2 = x.Limits_Grain
               local end3 = (max4 - max4 % y2) / y2
-              local brings = w.Rate < w.Size and w.Rate or w.Size
+              local brings = w.Size
               do
                 local t6 = t2 - w.Offset
                 local by3 = w.Interval
@@ -4761,7 +4761,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                     if x5 > max5 then max5 = x5 end
                     local y4 = x.Limits_Grain
                     local end2 = (max5 - max5 % y4) / y4
-                    local brings = w.Rate < w.Size and w.Rate or w.Size
+                    local brings = w.Size
                     do
                       local t6 = t2 - w.Offset
                       local by3 = w.Interval
@@ -4879,7 +4879,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               for i2 = 0, x.Limits_Windows_n - 1 do
                 do
                   local w = x.Limits_Windows[i2]
-                  local is5 = n6 >= c7.Head and n6 < c7.Head + 1024 and w.Interval < c7.Grain
+                  local is5 = w.Interval < c7.Grain
                   if is5 then
                     local i3 = w.Unit
                     local x9 = x.Limits_PerGrain
@@ -4920,7 +4920,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                   end
                 end
               end
-              if n6 >= c7.Head and n6 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n6 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+              if x.rate < x.grain and c7.Units.At(n6 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
                 local x9 = c7.Units.At(n6 - c7.Head) % x.rate
                 local y6 = 1 > x.units and 1 or x.units
                 local pace = 0
@@ -6846,14 +6846,10 @@ end
                       end
                     end
                   end
-                  left = w.Size < gain and w.Size or gain
-                  s_Slot, line2.Promised = at2, left
-                  if left <= 0 then
-                    local t2 = at2 - w.Offset
-                    local by2 = w.Interval
-                    local n2 = (t2 - t2 % by2) / by2 + 1
-                    s_Slot, line2.Promised = n2 * w.Interval + w.Offset, w.Rate
-                  end
+                  local max2 = 0
+                  local x2 = w.Size < gain and w.Size or gain
+                  if x2 > max2 then max2 = x2 end
+                  s_Slot, line2.Promised = at2, max2
                 end
               end
               if line2.Promised == 0 then
@@ -6863,428 +6859,465 @@ end
                 s_Slot, line2.Promised = n2 * w.Interval + w.Offset, w.Rate
               end
               line2.Promised = line2.Promised - 1
-              local max2 = 1
-              local x2 = s_Slot - now2
-              if x2 > max2 then max2 = x2 end
-              a_Delay = max2
+              a_Delay = s_Slot - now2
             until true
           end
         else
           do
-            repeat
-              do
-                if Out(s_Now) == 0 then
-                  for i2 = 0, s_Lines_n - 1 do
-                    local line2 = s_Lines[i2]
-                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                  end
+            do
+              if Out(s_Now) == 0 then
+                for i2 = 0, s_Lines_n - 1 do
+                  local line2 = s_Lines[i2]
+                  line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
                 end
               end
-              do
-                local slot = s_Now > s_Slot and s_Now or s_Slot
-                for i2 = 0, l_Windows_n - 1 do
-                  local w = l_Windows[i2]
-                  local line2 = s_Lines[i2]
-                  local gain = 0
-                  do
-                    local left = line2.Promised
-                    if slot <= s_Slot then
+            end
+            do
+              local slot = s_Now > s_Slot and s_Now or s_Slot
+              for i2 = 0, l_Windows_n - 1 do
+                local w = l_Windows[i2]
+                local line2 = s_Lines[i2]
+                local gain = 0
+                do
+                  local left = line2.Promised
+                  if slot <= s_Slot then
+                    gain = left
+                  else
+                    local t2 = slot - w.Offset
+                    local by2 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max2 = s_Slot
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Slot
+                      end
+                    end
+                    local t3 = since - w.Offset
+                    local by3 = w.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                    if n2 <= 0 then
                       gain = left
                     else
-                      local t2 = slot - w.Offset
-                      local by2 = w.Interval
-                      local since = 0
+                      local filled = 0
                       do
-                        if w.Size > w.Rate then
-                          local max2 = s_Slot
-                          local x2 = s_Closed - 1
-                          if x2 > max2 then max2 = x2 end
-                          since = max2
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x2 = size - left
+                        if n2 > (x2 - x2 % rate) / rate then
+                          filled = size
                         else
-                          since = s_Slot
+                          filled = left + n2 * rate
                         end
                       end
-                      local t3 = since - w.Offset
-                      local by3 = w.Interval
-                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local filled = 0
-                        do
-                          local rate = w.Rate
-                          local size = w.Size
-                          local x2 = size - left
-                          if n2 > (x2 - x2 % rate) / rate then
-                            filled = size
-                          else
-                            filled = left + n2 * rate
-                          end
-                        end
-                        gain = filled
-                      end
+                      gain = filled
                     end
                   end
-                  local gain2 = 0
-                  do
-                    local left = line2.Promised
-                    if slot <= s_Slot then
+                end
+                local gain2 = 0
+                do
+                  local left = line2.Promised
+                  if slot <= s_Slot then
+                    gain2 = left
+                  else
+                    local t2 = slot - w.Offset
+                    local by2 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max2 = s_Slot
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Slot
+                      end
+                    end
+                    local t3 = since - w.Offset
+                    local by3 = w.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                    if n2 <= 0 then
                       gain2 = left
                     else
-                      local t2 = slot - w.Offset
-                      local by2 = w.Interval
-                      local since = 0
+                      local filled = 0
                       do
-                        if w.Size > w.Rate then
-                          local max2 = s_Slot
-                          local x2 = s_Closed - 1
-                          if x2 > max2 then max2 = x2 end
-                          since = max2
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x2 = size - left
+                        if n2 > (x2 - x2 % rate) / rate then
+                          filled = size
                         else
-                          since = s_Slot
+                          filled = left + n2 * rate
                         end
                       end
-                      local t3 = since - w.Offset
-                      local by3 = w.Interval
-                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                      if n2 <= 0 then
-                        gain2 = left
-                      else
-                        local filled = 0
-                        do
-                          local rate = w.Rate
-                          local size = w.Size
-                          local x2 = size - left
-                          if n2 > (x2 - x2 % rate) / rate then
-                            filled = size
-                          else
-                            filled = left + n2 * rate
-                          end
-                        end
-                        gain2 = filled
-                      end
+                      gain2 = filled
                     end
                   end
-                  local gain3 = 0
-                  do
-                    local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                    local min2 = w.Size
-                    local x3 = line2.Left + (x2 - x2 % 4096) / 4096
-                    if x3 < min2 then min2 = x3 end
-                    if slot <= s_Now then
+                end
+                local gain3 = 0
+                do
+                  local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                  local min2 = w.Size
+                  local x3 = line2.Left + (x2 - x2 % 4096) / 4096
+                  if x3 < min2 then min2 = x3 end
+                  if slot <= s_Now then
+                    gain3 = min2
+                  else
+                    local t2 = slot - w.Offset
+                    local by2 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max2 = s_Now
+                        local x4 = s_Closed - 1
+                        if x4 > max2 then max2 = x4 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t3 = since - w.Offset
+                    local by3 = w.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                    if n2 <= 0 then
                       gain3 = min2
                     else
-                      local t2 = slot - w.Offset
-                      local by2 = w.Interval
-                      local since = 0
+                      local filled = 0
                       do
-                        if w.Size > w.Rate then
-                          local max2 = s_Now
-                          local x4 = s_Closed - 1
-                          if x4 > max2 then max2 = x4 end
-                          since = max2
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x4 = size - min2
+                        if n2 > (x4 - x4 % rate) / rate then
+                          filled = size
                         else
-                          since = s_Now
+                          filled = min2 + n2 * rate
                         end
                       end
-                      local t3 = since - w.Offset
-                      local by3 = w.Interval
-                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                      if n2 <= 0 then
-                        gain3 = min2
-                      else
-                        local filled = 0
-                        do
-                          local rate = w.Rate
-                          local size = w.Size
-                          local x4 = size - min2
-                          if n2 > (x4 - x4 % rate) / rate then
-                            filled = size
-                          else
-                            filled = min2 + n2 * rate
-                          end
-                        end
-                        gain3 = filled
-                      end
+                      gain3 = filled
                     end
                   end
-                  line2.Promised = gain2 < gain3 and gain2 or gain3
                 end
-                s_Slot = slot
+                line2.Promised = gain2 < gain3 and gain2 or gain3
               end
+              s_Slot = slot
+            end
+            do
+              local at2 = s_Now - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
+              for i2 = 0, s_Flows_n - 1 do
+                local f = s_Flows[i2]
+                if f.Key <= 0 then
+                  if at2 > f.Before then
+                    f.Units, f.Later, f.Before = f.Later, 0, f.Until
+                    if at2 > f.Before then
+                      f.Units = 0
+                    end
+                    if f.Units < f.Urgent then f.Urgent = f.Units end
+                  end
+                end
+              end
+            end
+            if op_Urgent then
               do
-                local at2 = s_Now - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                 for i2 = 0, s_Flows_n - 1 do
                   local f = s_Flows[i2]
                   if f.Key <= 0 then
-                    if at2 > f.Before then
-                      f.Units, f.Later, f.Before = f.Later, 0, f.Until
-                      if at2 > f.Before then
-                        f.Units = 0
-                      end
-                      if f.Units < f.Urgent then f.Urgent = f.Units end
-                    end
-                  end
-                end
-              end
-              if op_Urgent and op_Ticket_Slot > 0 then
-                do
-                  for i2 = 0, s_Flows_n - 1 do
-                    local f = s_Flows[i2]
-                    if f.Key <= 0 then
-                      do
-                        local slot = op_Ticket_Slot
-                        local i3 = 0 - f.Key
-                        local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                        if slot <= f.Before then
-                          local max2 = 0
-                          local x2 = f.Units - units2
-                          if x2 > max2 then max2 = x2 end
-                          f.Units = max2
-                        else
-                          local max2 = 0
-                          local x2 = f.Later - units2
-                          if x2 > max2 then max2 = x2 end
-                          f.Later = max2
-                        end
-                      end
+                    do
+                      local slot = op_Ticket_Slot
                       local i3 = 0 - f.Key
-                      local min2 = 1
-                      local x2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                      if x2 < min2 then min2 = x2 end
-                      local max2 = 0
-                      local x3 = f.Urgent - min2
-                      if x3 > max2 then max2 = x3 end
-                      f.Urgent = max2
+                      local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                      if slot <= f.Before then
+                        local max2 = 0
+                        local x2 = f.Units - units2
+                        if x2 > max2 then max2 = x2 end
+                        f.Units = max2
+                      else
+                        local max2 = 0
+                        local x2 = f.Later - units2
+                        if x2 > max2 then max2 = x2 end
+                        f.Later = max2
+                      end
                     end
+                    local i3 = 0 - f.Key
+                    local min2 = 1
+                    local x2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                    if x2 < min2 then min2 = x2 end
+                    local max2 = 0
+                    local x3 = f.Urgent - min2
+                    if x3 > max2 then max2 = x3 end
+                    f.Urgent = max2
                   end
                 end
               end
-              local v_at, v_bound, v_slot, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, 0, 0, 0, 0, false, false
+            end
+            local v_at, v_bound, v_slot, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, 0, 0, 0, 0, false, false
+            do
+              local now2 = s_Now
+              if op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
+                v_number = op_Ticket_Number
+              end
+              v_at = now2 > s_Closed and now2 or s_Closed
+              local pace = 0
               do
-                local now2 = s_Now
-                if op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
-                  v_number = op_Ticket_Number
-                end
-                v_at, v_bound = now2, 0
-                local pace = 0
-                do
-                  local max2 = (l_Guess - l_Guess % 8) / 8
-                  if 200 > max2 then max2 = 200 end
-                  local guess = l_Guess < max2 and l_Guess or max2
-                  local x2 = (s_Held + guess) * 1000
-                  local y = (s_Ended + 1) * l_Tokens
-                  local max3 = 1
-                  local x3 = (x2 - x2 % y) / y
-                  if x3 > max3 then max3 = x3 end
-                  pace = max3
-                end
-                v_pace = pace
-                local space = 0
-                do
-                  local done
-                  for i2 = 0, l_Windows_n - 1 do
-                    do
-                      local w = l_Windows[i2]
-                      local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                      local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
-                      if v_pace <= (x2 - x2 % y) / y then
-                        space = 2 * v_pace
-                        done = true
-                        break
-                      end
-                    end
-                  end
-                  if not done then
-                    space = 0
-                  end
-                end
-                local space2 = 0
-                do
-                  local done
-                  for i2 = 0, l_Windows_n - 1 do
-                    do
-                      local w = l_Windows[i2]
-                      local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                      local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
-                      if v_pace <= (x2 - x2 % y) / y then
-                        space2 = 2 * v_pace
-                        done = true
-                        break
-                      end
-                    end
-                  end
-                  if not done then
-                    space2 = 0
-                  end
-                end
-                local min2 = l_Tokens > 5 and l_Tokens or 5
-                if 10 < min2 then min2 = 10 end
-                local x2 = v_pace * min2
-                local max2 = space2
-                local x3 = (x2 - x2 % 20) / 20
-                if x3 > max2 then max2 = x3 end
-                v_again = max2
-                if s_Closed > now2 then
-                  v_at, v_bound = s_Closed, 1
-                end
+                local max2 = (l_Guess - l_Guess % 8) / 8
+                if 200 > max2 then max2 = 200 end
+                local guess = l_Guess < max2 and l_Guess or max2
+                local x2 = (s_Held + guess) * 1000
+                local y = (s_Ended + 1) * l_Tokens
+                local max3 = 1
+                local x3 = (x2 - x2 % y) / y
+                if x3 > max3 then max3 = x3 end
+                pace = max3
+              end
+              v_pace = pace
+              local space = 0
+              do
+                local done
                 for i2 = 0, l_Windows_n - 1 do
-                  local w = l_Windows[i2]
-                  local line2 = s_Lines[i2]
-                  local i3 = w.Unit
-                  local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                  local passing = 0
                   do
-                    if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
-                      passing = 0
-                    else
-                      local rate = w.Rate < w.Size and w.Rate or w.Size
-                      local urgent = 0
-                      do
-                        local unit = w.Unit
-                        local done
-                        for i4 = 0, s_Flows_n - 1 do
-                          local f = s_Flows[i4]
-                          if f.Key == 0 - unit then
-                            urgent = f.Units + f.Later
-                            done = true
-                            break
-                          end
-                        end
-                        if not done then
-                          urgent = 0
-                        end
-                      end
-                      local x4 = rate + 1
-                      local i4 = w.Unit
-                      local max3 = (x4 - x4 % 2) / 2
-                      local x5 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                      if x5 > max3 then max3 = x5 end
-                      local max4 = 0
-                      local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max3
-                      if x6 > max4 then max4 = x6 end
-                      passing = urgent < max4 and urgent or max4
+                    local w = l_Windows[i2]
+                    local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                    local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
+                    if v_pace <= (x2 - x2 % y) / y then
+                      space = 2 * v_pace
+                      done = true
+                      break
                     end
-                  end
-                  local left = line2.Left - passing
-                  local room = 0
-                  do
-                    local at2 = now2
-                    if left >= cost or cost == 0 then
-                      room = at2
-                    else
-                      if cost > w.Size then
-                        at2 = at2 + 10000
-                      end
-                      local since = 0
-                      do
-                        if w.Size > w.Rate then
-                          local max3 = at2
-                          local x4 = s_Closed - 1
-                          if x4 > max3 then max3 = x4 end
-                          since = max3
-                        else
-                          since = at2
-                        end
-                      end
-                      local t2 = since - w.Offset
-                      local by2 = w.Interval
-                      local x4 = cost - left - 1
-                      local y = w.Rate
-                      local y2 = w.Interval
-                      local min3 = (x4 - x4 % y) / y + 1
-                      local x5 = (8796093022208 - 8796093022208 % y2) / y2
-                      if x5 < min3 then min3 = x5 end
-                      local n2 = (t2 - t2 % by2) / by2 + min3
-                      room = n2 * w.Interval + w.Offset
-                    end
-                  end
-                  local at2 = room
-                  if (at2 > s_Closed and at2 or s_Closed) > now2 then
-                    local spanUS = 0
-                    do
-                      local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                      local max3 = 1 < cost and 1 or cost
-                      local x5 = cost - (x4 - x4 % 4096) / 4096
-                      if x5 > max3 then max3 = x5 end
-                      local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                      local y = w.Rate < w.Size and w.Rate or w.Size
-                      local each2 = (x6 - x6 % y) / y
-                      local y2 = each2 + 1
-                      local min3 = max3
-                      local x7 = (1125899906842624 - 1125899906842624 % y2) / y2
-                      if x7 < min3 then min3 = x7 end
-                      spanUS = min3 * each2
-                    end
-                    if spanUS > v_again then v_again = spanUS end
-                  end
-                  do
-                    local refund = 0
-                    do
-                      local units2 = cost - left
-                      local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                      local returns2 = (x4 - x4 % 4096) / 4096
-                      if units2 < 1 or units2 > returns2 then
-                        refund = 9007199254740991
-                      else
-                        local x5 = s_Held + l_Guess
-                        local y = s_Ended + 1
-                        local x6 = units2 * 1024
-                        local max3 = 128
-                        local x7 = (x6 - x6 % returns2) / returns2
-                        if x7 > max3 then max3 = x7 end
-                        local x8 = (x5 - x5 % y) / y * max3
-                        refund = s_Now + 1 + (x8 - x8 % 1024) / 1024
-                      end
-                    end
-                    local refund2 = refund
-                    if at2 > now2 and refund2 < at2 then
-                      at2, v_refund = refund2, v_refund > refund2 and v_refund or refund2
-                    end
-                  end
-                  if at2 > v_at then
-                    v_at, v_bound = at2, 4 + i2
                   end
                 end
-                if v_refund < v_at then
-                  v_refund = 0
+                if not done then
+                  space = 0
                 end
-                local is2 = v_number == 0
-                if is2 then
-                  local max3 = op_Ticket_Cost_0
-                  if op_Ticket_Cost_1 > max3 then max3 = op_Ticket_Cost_1 end
-                  if op_Ticket_Cost_2 > max3 then max3 = op_Ticket_Cost_2 end
-                  if op_Ticket_Cost_3 > max3 then max3 = op_Ticket_Cost_3 end
-                  is2 = max3 > 0
+              end
+              local space2 = 0
+              do
+                local done
+                for i2 = 0, l_Windows_n - 1 do
+                  do
+                    local w = l_Windows[i2]
+                    local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                    local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
+                    if v_pace <= (x2 - x2 % y) / y then
+                      space2 = 2 * v_pace
+                      done = true
+                      break
+                    end
+                  end
                 end
-                local unbooked = is2
-                local is4 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-                if not is4 then
-                  local is3 = op_Ticket_Again > 0
-                  if not is3 then
-                    local passed = false
+                if not done then
+                  space2 = 0
+                end
+              end
+              local min2 = l_Tokens > 5 and l_Tokens or 5
+              if 10 < min2 then min2 = 10 end
+              local x2 = v_pace * min2
+              local max2 = space2
+              local x3 = (x2 - x2 % 20) / 20
+              if x3 > max2 then max2 = x3 end
+              v_again = max2
+              for i2 = 0, l_Windows_n - 1 do
+                local w = l_Windows[i2]
+                local line2 = s_Lines[i2]
+                local i3 = w.Unit
+                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                local passing = 0
+                do
+                  if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
+                    passing = 0
+                  else
+                    local rate = w.Rate < w.Size and w.Rate or w.Size
+                    local urgent = 0
                     do
+                      local unit = w.Unit
                       local done
-                      for i2 = 0, s_Flows_n - 1 do
-                        local f = s_Flows[i2]
-                        if f.Key <= 0 and f.Until > s_Now - 60000 then
-                          passed = true
+                      for i4 = 0, s_Flows_n - 1 do
+                        local f = s_Flows[i4]
+                        if f.Key == 0 - unit then
+                          urgent = f.Units + f.Later
                           done = true
                           break
                         end
                       end
                       if not done then
-                        passed = false
+                        urgent = 0
                       end
                     end
-                    is3 = passed
+                    local x4 = rate + 1
+                    local i4 = w.Unit
+                    local max3 = (x4 - x4 % 2) / 2
+                    local x5 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                    if x5 > max3 then max3 = x5 end
+                    local max4 = 0
+                    local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max3
+                    if x6 > max4 then max4 = x6 end
+                    passing = urgent < max4 and urgent or max4
                   end
-                  is4 = is3 and op_Ticket_Slot <= now2
                 end
-                local late = is4
-                local is6 = late and not op_Urgent
-                if is6 then
-                  local refreshes = false
+                local left = line2.Left - passing
+                local room = 0
+                do
+                  local at2 = now2
+                  if left >= cost or cost == 0 then
+                    room = at2
+                  else
+                    if cost > w.Size then
+                      at2 = at2 + 10000
+                    end
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max3 = at2
+                        local x4 = s_Closed - 1
+                        if x4 > max3 then max3 = x4 end
+                        since = max3
+                      else
+                        since = at2
+                      end
+                    end
+                    local t2 = since - w.Offset
+                    local by2 = w.Interval
+                    local x4 = cost - left - 1
+                    local y = w.Rate
+                    local y2 = w.Interval
+                    local min3 = (x4 - x4 % y) / y + 1
+                    local x5 = (8796093022208 - 8796093022208 % y2) / y2
+                    if x5 < min3 then min3 = x5 end
+                    local n2 = (t2 - t2 % by2) / by2 + min3
+                    room = n2 * w.Interval + w.Offset
+                  end
+                end
+                local at2 = room
+                if (at2 > s_Closed and at2 or s_Closed) > now2 then
+                  local spanUS = 0
+                  do
+                    local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                    local max3 = 1 < cost and 1 or cost
+                    local x5 = cost - (x4 - x4 % 4096) / 4096
+                    if x5 > max3 then max3 = x5 end
+                    local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                    local y = w.Rate < w.Size and w.Rate or w.Size
+                    local each2 = (x6 - x6 % y) / y
+                    local y2 = each2 + 1
+                    local min3 = max3
+                    local x7 = (1125899906842624 - 1125899906842624 % y2) / y2
+                    if x7 < min3 then min3 = x7 end
+                    spanUS = min3 * each2
+                  end
+                  if spanUS > v_again then v_again = spanUS end
+                end
+                do
+                  local refund = 0
+                  do
+                    local units2 = cost - left
+                    local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                    local returns2 = (x4 - x4 % 4096) / 4096
+                    if units2 < 1 or units2 > returns2 then
+                      refund = 9007199254740991
+                    else
+                      local x5 = s_Held + l_Guess
+                      local y = s_Ended + 1
+                      local x6 = units2 * 1024
+                      local max3 = 128
+                      local x7 = (x6 - x6 % returns2) / returns2
+                      if x7 > max3 then max3 = x7 end
+                      local x8 = (x5 - x5 % y) / y * max3
+                      refund = s_Now + 1 + (x8 - x8 % 1024) / 1024
+                    end
+                  end
+                  local refund2 = refund
+                  if refund2 < at2 then
+                    at2, v_refund = refund2, v_refund > refund2 and v_refund or refund2
+                  end
+                end
+                if at2 > v_at then
+                  v_at, v_bound = at2, 4 + i2
+                end
+              end
+              if v_refund < v_at then
+                v_refund = 0
+              end
+              local is2 = v_number == 0
+              if is2 then
+                local max3 = op_Ticket_Cost_0
+                if op_Ticket_Cost_1 > max3 then max3 = op_Ticket_Cost_1 end
+                if op_Ticket_Cost_2 > max3 then max3 = op_Ticket_Cost_2 end
+                if op_Ticket_Cost_3 > max3 then max3 = op_Ticket_Cost_3 end
+                is2 = max3 > 0
+              end
+              local unbooked = is2
+              local is4 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+              if not is4 then
+                local is3 = op_Ticket_Again > 0
+                if not is3 then
+                  local passed = false
+                  do
+                    local done
+                    for i2 = 0, s_Flows_n - 1 do
+                      local f = s_Flows[i2]
+                      if f.Key <= 0 and f.Until > s_Now - 60000 then
+                        passed = true
+                        done = true
+                        break
+                      end
+                    end
+                    if not done then
+                      passed = false
+                    end
+                  end
+                  is3 = passed
+                end
+                is4 = is3 and op_Ticket_Slot <= now2
+              end
+              local late = is4
+              local is6 = late and not op_Urgent
+              if is6 then
+                local refreshes = false
+                do
+                  local shortest = l_Windows[l_Shortest]
+                  local left = s_Lines[l_Shortest].Left
+                  local done
+                  for i2 = 0, l_Windows_n - 1 do
+                    local w = l_Windows[i2]
+                    local more2 = s_Lines[i2].Left - left
+                    local is5 = w.Interval > shortest.Interval
+                    if is5 then
+                      local t2 = v_at - w.Offset
+                      local by2 = w.Interval
+                      local t3 = now2 - w.Offset
+                      local by3 = w.Interval
+                      is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                    end
+                    if is5 then
+                      local t4 = now2 - w.Offset
+                      local by4 = w.Interval
+                      local n2 = (t4 - t4 % by4) / by4 + 1
+                      local t5 = n2 * w.Interval + w.Offset - 1
+                      local t6 = t5 - shortest.Offset
+                      local by5 = shortest.Interval
+                      local t7 = s_Now - shortest.Offset
+                      local by6 = shortest.Interval
+                      local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
+                      local is6 = more2 < 0
+                      if not is6 then
+                        local y = shortest.Rate
+                        is6 = (more2 - more2 % y) / y < n3
+                      end
+                      if is6 or w.Unit ~= shortest.Unit then
+                        refreshes = true
+                        done = true
+                        break
+                      end
+                    end
+                  end
+                  if not done then
+                    refreshes = false
+                  end
+                end
+                local is5 = refreshes
+                if not is5 then
+                  local refreshes2 = false
                   do
                     local shortest = l_Windows[l_Shortest]
                     local left = s_Lines[l_Shortest].Left
@@ -7294,14 +7327,14 @@ end
                       local more2 = s_Lines[i2].Left - left
                       local is5 = w.Interval > shortest.Interval
                       if is5 then
-                        local t2 = v_at - w.Offset
+                        local t2 = s_Slot - w.Offset
                         local by2 = w.Interval
-                        local t3 = now2 - w.Offset
+                        local t3 = v_at - w.Offset
                         local by3 = w.Interval
                         is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                       end
                       if is5 then
-                        local t4 = now2 - w.Offset
+                        local t4 = v_at - w.Offset
                         local by4 = w.Interval
                         local n2 = (t4 - t4 % by4) / by4 + 1
                         local t5 = n2 * w.Interval + w.Offset - 1
@@ -7316,648 +7349,598 @@ end
                           is6 = (more2 - more2 % y) / y < n3
                         end
                         if is6 or w.Unit ~= shortest.Unit then
-                          refreshes = true
+                          refreshes2 = true
                           done = true
                           break
                         end
                       end
                     end
                     if not done then
-                      refreshes = false
+                      refreshes2 = false
                     end
                   end
-                  local is5 = refreshes
-                  if not is5 then
-                    local refreshes2 = false
+                  is5 = not refreshes2
+                end
+                is6 = is5
+              end
+              late = is6
+              v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or v_at > now2 and v_refund == 0 and (unbooked or late)
+              if v_fresh then
+                do
+                  v_slot = s_Closed
+                  for i2 = 0, l_Windows_n - 1 do
+                    local w = l_Windows[i2]
+                    local line2 = s_Lines[i2]
                     do
-                      local shortest = l_Windows[l_Shortest]
-                      local left = s_Lines[l_Shortest].Left
+                      local i3 = w.Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      if op_Urgent then
+                        local room = 0
+                        do
+                          local urgent = 0
+                          do
+                            local unit = w.Unit
+                            local done
+                            for i4 = 0, s_Flows_n - 1 do
+                              local f = s_Flows[i4]
+                              if f.Key == 0 - unit then
+                                urgent = f.Units + f.Later
+                                done = true
+                                break
+                              end
+                            end
+                            if not done then
+                              urgent = 0
+                            end
+                          end
+                          local left = line2.Left - urgent
+                          local at2 = s_Now
+                          if left >= cost or cost == 0 then
+                            room = at2
+                          else
+                            if cost > w.Size then
+                              at2 = at2 + 10000
+                            end
+                            local since = 0
+                            do
+                              if w.Size > w.Rate then
+                                local max4 = at2
+                                local x4 = s_Closed - 1
+                                if x4 > max4 then max4 = x4 end
+                                since = max4
+                              else
+                                since = at2
+                              end
+                            end
+                            local t2 = since - w.Offset
+                            local by2 = w.Interval
+                            local x4 = cost - left - 1
+                            local y = w.Rate
+                            local y2 = w.Interval
+                            local min3 = (x4 - x4 % y) / y + 1
+                            local x5 = (8796093022208 - 8796093022208 % y2) / y2
+                            if x5 < min3 then min3 = x5 end
+                            local n2 = (t2 - t2 % by2) / by2 + min3
+                            room = n2 * w.Interval + w.Offset
+                          end
+                        end
+                        if room > v_slot then v_slot = room end
+                      else
+                        local room = 0
+                        do
+                          local left = line2.Promised
+                          local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                          local max4 = 1 < cost and 1 or cost
+                          local x5 = cost - (x4 - x4 % 4096) / 4096
+                          if x5 > max4 then max4 = x5 end
+                          local at2 = s_Slot
+                          if left >= max4 or max4 == 0 then
+                            room = at2
+                          else
+                            if max4 > w.Size then
+                              at2 = at2 + 10000
+                            end
+                            local since = 0
+                            do
+                              if w.Size > w.Rate then
+                                local max5 = at2
+                                local x6 = s_Closed - 1
+                                if x6 > max5 then max5 = x6 end
+                                since = max5
+                              else
+                                since = at2
+                              end
+                            end
+                            local t2 = since - w.Offset
+                            local by2 = w.Interval
+                            local x6 = max4 - left - 1
+                            local y = w.Rate
+                            local y2 = w.Interval
+                            local min3 = (x6 - x6 % y) / y + 1
+                            local x7 = (8796093022208 - 8796093022208 % y2) / y2
+                            if x7 < min3 then min3 = x7 end
+                            local n2 = (t2 - t2 % by2) / by2 + min3
+                            room = n2 * w.Interval + w.Offset
+                          end
+                        end
+                        if room > v_slot then v_slot = room end
+                      end
+                    end
+                  end
+                  if s_Slot > s_Now and not op_Urgent then
+                    local space3 = 0
+                    do
                       local done
                       for i2 = 0, l_Windows_n - 1 do
-                        local w = l_Windows[i2]
-                        local more2 = s_Lines[i2].Left - left
-                        local is5 = w.Interval > shortest.Interval
-                        if is5 then
-                          local t2 = s_Slot - w.Offset
-                          local by2 = w.Interval
-                          local t3 = v_at - w.Offset
-                          local by3 = w.Interval
-                          is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                        end
-                        if is5 then
-                          local t4 = v_at - w.Offset
-                          local by4 = w.Interval
-                          local n2 = (t4 - t4 % by4) / by4 + 1
-                          local t5 = n2 * w.Interval + w.Offset - 1
-                          local t6 = t5 - shortest.Offset
-                          local by5 = shortest.Interval
-                          local t7 = s_Now - shortest.Offset
-                          local by6 = shortest.Interval
-                          local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
-                          local is6 = more2 < 0
-                          if not is6 then
-                            local y = shortest.Rate
-                            is6 = (more2 - more2 % y) / y < n3
-                          end
-                          if is6 or w.Unit ~= shortest.Unit then
-                            refreshes2 = true
+                        do
+                          local w = l_Windows[i2]
+                          local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                          local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
+                          if v_pace <= (x4 - x4 % y) / y then
+                            space3 = 2 * v_pace
                             done = true
                             break
                           end
                         end
                       end
                       if not done then
-                        refreshes2 = false
+                        space3 = 0
                       end
                     end
-                    is5 = not refreshes2
+                    local x4 = s_Slot + (space3 - space3 % 1000) / 1000
+                    if x4 > v_slot then v_slot = x4 end
                   end
-                  is6 = is5
-                end
-                late = is6
-                v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or v_at > now2 and v_refund == 0 and (unbooked or late)
-                if v_fresh then
-                  do
-                    v_slot = s_Slot > s_Closed and s_Slot or s_Closed
-                    if op_Urgent then
-                      v_slot = s_Now > s_Closed and s_Now or s_Closed
+                  if v_slot > v_at then
+                    local is8 = v_at == s_Now
+                    if is8 then
+                      local is7 = s_LastID == 0
+                      if not is7 then
+                        local spare = false
+                        do
+                          local done
+                          for i2 = 0, l_Windows_n - 1 do
+                            local w = l_Windows[i2]
+                            local line2 = s_Lines[i2]
+                            local i3 = w.Unit
+                            local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                            local is8 = cost == 0
+                            if not is8 then
+                              local t2 = s_Slot - w.Offset
+                              local by2 = w.Interval
+                              local t3 = s_Now - w.Offset
+                              local by3 = w.Interval
+                              local is7 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                              if is7 then
+                                local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                                local max4 = 1 < cost and 1 or cost
+                                local x5 = cost - (x4 - x4 % 4096) / 4096
+                                if x5 > max4 then max4 = x5 end
+                                is7 = line2.Promised >= max4
+                              end
+                              is8 = is7
+                            end
+                            local is10 = is8
+                            if not is10 then
+                              local is9 = l_Mixed == 1
+                              if is9 then
+                                local gain = 0
+                                do
+                                  local left = line2.Left
+                                  if s_Slot <= s_Now then
+                                    gain = left
+                                  else
+                                    local t4 = s_Slot - w.Offset
+                                    local by4 = w.Interval
+                                    local since = 0
+                                    do
+                                      if w.Size > w.Rate then
+                                        local max5 = s_Now
+                                        local x6 = s_Closed - 1
+                                        if x6 > max5 then max5 = x6 end
+                                        since = max5
+                                      else
+                                        since = s_Now
+                                      end
+                                    end
+                                    local t5 = since - w.Offset
+                                    local by5 = w.Interval
+                                    local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                    if n2 <= 0 then
+                                      gain = left
+                                    else
+                                      local filled = 0
+                                      do
+                                        local rate = w.Rate
+                                        local size = w.Size
+                                        local x6 = size - left
+                                        if n2 > (x6 - x6 % rate) / rate then
+                                          filled = size
+                                        else
+                                          filled = left + n2 * rate
+                                        end
+                                      end
+                                      gain = filled
+                                    end
+                                  end
+                                end
+                                is9 = line2.Left - cost >= gain - line2.Promised
+                              end
+                              is10 = is9
+                            end
+                            local room = is10
+                            if not room and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
+                              spare = false
+                              done = true
+                              break
+                            end
+                          end
+                          if not done then
+                            spare = true
+                          end
+                        end
+                        is7 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
+                      end
+                      is8 = is7
                     end
+                    v_spare = is8
+                    if not v_spare then
+                      v_at, v_bound, v_refund = v_slot, 3, 0
+                    end
+                  end
+                end
+              end
+              if v_at == now2 then
+                local out2 = Out(now2)
+                local yields = 0
+                do
+                  local done
+                  for i2 = 0, s_Flows_n - 1 do
+                    local f = s_Flows[i2]
+                    local x4 = s_Held + l_Guess
+                    local y = s_Ended + 1
+                    local max4 = 1
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > max4 then max4 = x5 end
+                    local mean = max4
+                    local is7 = f.Key == 0 and not op_Urgent and f.Until >= s_Now and f.Until - s_Now <= mean
+                    if is7 then
+                      local x6 = 0 > s_Now and 0 or s_Now
+                      is7 = (x6 - x6 % mean) / mean % 4 > 0
+                    end
+                    if is7 then
+                      local min3 = f.Urgent
+                      local x7 = f.Units + f.Later
+                      if x7 < min3 then min3 = x7 end
+                      yields = min3
+                      done = true
+                      break
+                    end
+                  end
+                  if not done then
+                    yields = 0
+                  end
+                end
+                if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > now2 * 1000 then
+                  v_bound = 2
+                  if out2 >= l_Tokens then
+                    local x4 = s_Held + l_Guess
+                    local y = s_Ended + 1
+                    local x5 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
+                    local min3 = (x5 - x5 % 4) / 4
+                    local x6 = (l_Lease - l_Lease % 8) / 8
+                    if x6 < min3 then min3 = x6 end
+                    v_overdue = 0 > min3 and 0 or min3
+                  end
+                  v_fresh = v_fresh and not v_spare
+                end
+              end
+              if v_refund > 0 then
+                local x4 = s_Held + l_Guess
+                local y = s_Ended + 1
+                local x5 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
+                local min3 = (x5 - x5 % 4) / 4
+                local x6 = (l_Lease - l_Lease % 8) / 8
+                if x6 < min3 then min3 = x6 end
+                v_overdue = 0 > min3 and 0 or min3
+              end
+              v_turn = not v_fresh and op_Ticket_Slot <= now2 or v_fresh and v_refund > 0 and not op_Urgent
+              if s_Closed > now2 then
+                v_bound = 1
+              end
+            end
+            local fits = v_bound == 0
+            v_soon = fits and not (op_Ticket_Slot > 0 and op_Kind ~= 0)
+            for i2 = 0, shared_n - 1 do
+              local x2 = shared[i2]
+              local flow2 = 0
+              do
+                local key2 = x2.Key
+                local done
+                for i3 = 0, s_Flows_n - 1 do
+                  if s_Flows[i3].Key == key2 then
+                    flow2 = i3
+                    done = true
+                    break
+                  end
+                end
+                if not done then
+                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                  s_Flows_n = s_Flows_n + 1
+                  flow2 = s_Flows_n - 1
+                end
+              end
+              x2.flow = flow2
+              local f = s_Flows[x2.flow]
+              if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
+                Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
+              end
+              Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
+              Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
+              fits = fits and x2.fits
+              v_soon = v_soon and (x2.fits or x2.bound == 2)
+            end
+            if fits and (op_Deadline <= 0 or s_Now <= op_Deadline) then
+              do
+                if v_spare or op_Ticket_Again == 2 then
+                  do
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
                       local line2 = s_Lines[i2]
                       do
                         local i3 = w.Unit
                         local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                        if op_Urgent then
-                          local room = 0
-                          do
-                            local urgent = 0
-                            do
-                              local unit = w.Unit
-                              local done
-                              for i4 = 0, s_Flows_n - 1 do
-                                local f = s_Flows[i4]
-                                if f.Key == 0 - unit then
-                                  urgent = f.Units + f.Later
-                                  done = true
-                                  break
-                                end
-                              end
-                              if not done then
-                                urgent = 0
-                              end
-                            end
-                            local left = line2.Left - urgent
-                            local at2 = s_Now
-                            if left >= cost or cost == 0 then
-                              room = at2
-                            else
-                              if cost > w.Size then
-                                at2 = at2 + 10000
-                              end
-                              local since = 0
-                              do
-                                if w.Size > w.Rate then
-                                  local max4 = at2
-                                  local x4 = s_Closed - 1
-                                  if x4 > max4 then max4 = x4 end
-                                  since = max4
-                                else
-                                  since = at2
-                                end
-                              end
-                              local t2 = since - w.Offset
-                              local by2 = w.Interval
-                              local x4 = cost - left - 1
-                              local y = w.Rate
-                              local y2 = w.Interval
-                              local min3 = (x4 - x4 % y) / y + 1
-                              local x5 = (8796093022208 - 8796093022208 % y2) / y2
-                              if x5 < min3 then min3 = x5 end
-                              local n2 = (t2 - t2 % by2) / by2 + min3
-                              room = n2 * w.Interval + w.Offset
-                            end
-                          end
-                          if room > v_slot then v_slot = room end
-                        else
-                          local room = 0
-                          do
-                            local left = line2.Promised
-                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max4 = 1 < cost and 1 or cost
-                            local x5 = cost - (x4 - x4 % 4096) / 4096
-                            if x5 > max4 then max4 = x5 end
-                            local at2 = s_Slot
-                            if left >= max4 or max4 == 0 then
-                              room = at2
-                            else
-                              if max4 > w.Size then
-                                at2 = at2 + 10000
-                              end
-                              local since = 0
-                              do
-                                if w.Size > w.Rate then
-                                  local max5 = at2
-                                  local x6 = s_Closed - 1
-                                  if x6 > max5 then max5 = x6 end
-                                  since = max5
-                                else
-                                  since = at2
-                                end
-                              end
-                              local t2 = since - w.Offset
-                              local by2 = w.Interval
-                              local x6 = max4 - left - 1
-                              local y = w.Rate
-                              local y2 = w.Interval
-                              local min3 = (x6 - x6 % y) / y + 1
-                              local x7 = (8796093022208 - 8796093022208 % y2) / y2
-                              if x7 < min3 then min3 = x7 end
-                              local n2 = (t2 - t2 % by2) / by2 + min3
-                              room = n2 * w.Interval + w.Offset
-                            end
-                          end
-                          if room > v_slot then v_slot = room end
-                        end
-                      end
-                    end
-                    if s_Slot > s_Now and not op_Urgent then
-                      local space3 = 0
-                      do
-                        local done
-                        for i2 = 0, l_Windows_n - 1 do
-                          do
-                            local w = l_Windows[i2]
-                            local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                            local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
-                            if v_pace <= (x4 - x4 % y) / y then
-                              space3 = 2 * v_pace
-                              done = true
-                              break
-                            end
-                          end
-                        end
-                        if not done then
-                          space3 = 0
-                        end
-                      end
-                      local x4 = s_Slot + (space3 - space3 % 1000) / 1000
-                      if x4 > v_slot then v_slot = x4 end
-                    end
-                    if v_slot > v_at then
-                      local is8 = v_at == s_Now
-                      if is8 then
-                        local is7 = s_LastID == 0
-                        if not is7 then
-                          local spare = false
-                          do
-                            local done
-                            for i2 = 0, l_Windows_n - 1 do
-                              local w = l_Windows[i2]
-                              local line2 = s_Lines[i2]
-                              local i3 = w.Unit
-                              local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                              local is8 = cost == 0
-                              if not is8 then
-                                local t2 = s_Slot - w.Offset
-                                local by2 = w.Interval
-                                local t3 = s_Now - w.Offset
-                                local by3 = w.Interval
-                                local is7 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                                if is7 then
-                                  local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                  local max4 = 1 < cost and 1 or cost
-                                  local x5 = cost - (x4 - x4 % 4096) / 4096
-                                  if x5 > max4 then max4 = x5 end
-                                  is7 = line2.Promised >= max4
-                                end
-                                is8 = is7
-                              end
-                              local is10 = is8
-                              if not is10 then
-                                local is9 = l_Mixed == 1
-                                if is9 then
-                                  local gain = 0
-                                  do
-                                    local left = line2.Left
-                                    if s_Slot <= s_Now then
-                                      gain = left
-                                    else
-                                      local t4 = s_Slot - w.Offset
-                                      local by4 = w.Interval
-                                      local since = 0
-                                      do
-                                        if w.Size > w.Rate then
-                                          local max5 = s_Now
-                                          local x6 = s_Closed - 1
-                                          if x6 > max5 then max5 = x6 end
-                                          since = max5
-                                        else
-                                          since = s_Now
-                                        end
-                                      end
-                                      local t5 = since - w.Offset
-                                      local by5 = w.Interval
-                                      local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                                      if n2 <= 0 then
-                                        gain = left
-                                      else
-                                        local filled = 0
-                                        do
-                                          local rate = w.Rate
-                                          local size = w.Size
-                                          local x6 = size - left
-                                          if n2 > (x6 - x6 % rate) / rate then
-                                            filled = size
-                                          else
-                                            filled = left + n2 * rate
-                                          end
-                                        end
-                                        gain = filled
-                                      end
-                                    end
-                                  end
-                                  is9 = line2.Left - cost >= gain - line2.Promised
-                                end
-                                is10 = is9
-                              end
-                              local room = is10
-                              if not room and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
-                                spare = false
-                                done = true
-                                break
-                              end
-                            end
-                            if not done then
-                              spare = true
-                            end
-                          end
-                          is7 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
-                        end
-                        is8 = is7
-                      end
-                      v_spare = is8
-                      if not v_spare then
-                        v_at, v_bound, v_refund = v_slot, 3, 0
-                      end
-                    end
-                  end
-                end
-                if v_at == now2 then
-                  local out2 = Out(now2)
-                  local yields = 0
-                  do
-                    local done
-                    for i2 = 0, s_Flows_n - 1 do
-                      local f = s_Flows[i2]
-                      local x4 = s_Held + l_Guess
-                      local y = s_Ended + 1
-                      local max4 = 1
-                      local x5 = (x4 - x4 % y) / y
-                      if x5 > max4 then max4 = x5 end
-                      local mean = max4
-                      local is7 = f.Key == 0 and not op_Urgent and f.Until >= s_Now and f.Until - s_Now <= mean
-                      if is7 then
-                        local x6 = 0 > s_Now and 0 or s_Now
-                        is7 = (x6 - x6 % mean) / mean % 4 > 0
-                      end
-                      if is7 then
-                        local min3 = f.Urgent
-                        local x7 = f.Units + f.Later
-                        if x7 < min3 then min3 = x7 end
-                        yields = min3
-                        done = true
-                        break
-                      end
-                    end
-                    if not done then
-                      yields = 0
-                    end
-                  end
-                  if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > now2 * 1000 then
-                    v_bound = 2
-                    if out2 >= l_Tokens then
-                      local x4 = s_Held + l_Guess
-                      local y = s_Ended + 1
-                      local x5 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
-                      local min3 = (x5 - x5 % 4) / 4
-                      local x6 = (l_Lease - l_Lease % 8) / 8
-                      if x6 < min3 then min3 = x6 end
-                      v_overdue = 0 > min3 and 0 or min3
-                    end
-                    v_fresh = v_fresh and not v_spare
-                  end
-                end
-                if v_refund > 0 then
-                  local x4 = s_Held + l_Guess
-                  local y = s_Ended + 1
-                  local x5 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
-                  local min3 = (x5 - x5 % 4) / 4
-                  local x6 = (l_Lease - l_Lease % 8) / 8
-                  if x6 < min3 then min3 = x6 end
-                  v_overdue = 0 > min3 and 0 or min3
-                end
-                v_turn = not v_fresh and op_Ticket_Slot <= now2 or v_fresh and v_refund > 0 and not op_Urgent
-                if s_Closed > now2 then
-                  v_bound = 1
-                end
-              end
-              local fits = v_bound == 0
-              v_soon = fits and not (op_Ticket_Slot > 0 and op_Kind ~= 0)
-              for i2 = 0, shared_n - 1 do
-                local x2 = shared[i2]
-                local flow2 = 0
-                do
-                  local key2 = x2.Key
-                  local done
-                  for i3 = 0, s_Flows_n - 1 do
-                    if s_Flows[i3].Key == key2 then
-                      flow2 = i3
-                      done = true
-                      break
-                    end
-                  end
-                  if not done then
-                    s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
-                    s_Flows_n = s_Flows_n + 1
-                    flow2 = s_Flows_n - 1
-                  end
-                end
-                x2.flow = flow2
-                local f = s_Flows[x2.flow]
-                if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
-                  Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
-                end
-                Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
-                Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
-                fits = fits and x2.fits
-                v_soon = v_soon and (x2.fits or x2.bound == 2)
-              end
-              if op_Deadline > 0 and s_Now > op_Deadline then
-                a_Late = true
-              elseif fits then
-                do
-                  if v_spare or op_Ticket_Again == 2 then
-                    do
-                      for i2 = 0, l_Windows_n - 1 do
-                        local w = l_Windows[i2]
-                        local line2 = s_Lines[i2]
-                        do
-                          local i3 = w.Unit
-                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local is3 = cost == 0
-                          if not is3 then
-                            local t2 = s_Slot - w.Offset
-                            local by2 = w.Interval
-                            local t3 = s_Now - w.Offset
-                            local by3 = w.Interval
-                            local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                            if is2 then
-                              local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                              local max2 = 1 < cost and 1 or cost
-                              local x3 = cost - (x2 - x2 % 4096) / 4096
-                              if x3 > max2 then max2 = x3 end
-                              is2 = line2.Promised >= max2
-                            end
-                            is3 = is2
-                          end
-                          if is3 then
-                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max3 = 1 < cost and 1 or cost
-                            local x5 = cost - (x4 - x4 % 4096) / 4096
-                            if x5 > max3 then max3 = x5 end
-                            line2.Promised = line2.Promised - max3
-                          else
-                            line2.Taken = line2.Taken + cost
-                          end
-                        end
-                      end
-                    end
-                  end
-                  do
-                    for i2 = 0, s_Lines_n - 1 do
-                      local line2 = s_Lines[i2]
-                      local i3 = line2.Window_Unit
-                      line2.Left = line2.Left - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-                    end
-                    do
-                      local i2 = l_Windows[0].Unit
-                      local n2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-                      for i3 = 0, s_Pins_n - 1 do
-                        local min2 = s_Pins[i3].Level_Ran + n2
-                        if 549755813888 < min2 then min2 = 549755813888 end
-                        s_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
-                      end
-                    end
-                    if op_Kind == 0 then
-                      s_Plain = s_Plain + 1
-                    end
-                  end
-                  if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent then
-                    do
-                      local slot = s_Slot
-                      for i2 = 0, l_Windows_n - 1 do
-                        local w = l_Windows[i2]
-                        local line2 = s_Lines[i2]
-                        local is2 = false
-                        if is2 then
-                          local i3 = w.Unit
-                          is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-                        end
-                        local is3 = is2
-                        if is3 then
-                          local gain = 0
-                          do
-                            if s_Slot <= op_Ticket_Slot then
-                              gain = 0
-                            else
-                              local t2 = s_Slot - w.Offset
-                              local by2 = w.Interval
-                              local since = 0
-                              do
-                                if w.Size > w.Rate then
-                                  local max2 = op_Ticket_Slot
-                                  local x2 = s_Closed - 1
-                                  if x2 > max2 then max2 = x2 end
-                                  since = max2
-                                else
-                                  since = op_Ticket_Slot
-                                end
-                              end
-                              local t3 = since - w.Offset
-                              local by3 = w.Interval
-                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                              if n2 <= 0 then
-                                gain = 0
-                              else
-                                local filled = 0
-                                do
-                                  local rate = w.Rate
-                                  local size = w.Size
-                                  local x2 = size - 0
-                                  if n2 > (x2 - x2 % rate) / rate then
-                                    filled = size
-                                  else
-                                    filled = 0 + n2 * rate
-                                  end
-                                end
-                                gain = filled
-                              end
-                            end
-                          end
-                          is3 = gain == 0
-                        end
-                        if is3 then
-                          do
-                            local i4 = w.Unit
-                            local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                        local is3 = cost == 0
+                        if not is3 then
+                          local t2 = s_Slot - w.Offset
+                          local by2 = w.Interval
+                          local t3 = s_Now - w.Offset
+                          local by3 = w.Interval
+                          local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                          if is2 then
                             local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max2 = 1 < cost and 1 or cost
                             local x3 = cost - (x2 - x2 % 4096) / 4096
                             if x3 > max2 then max2 = x3 end
-                            local min2 = w.Size
-                            local x4 = line2.Promised + max2
-                            if x4 < min2 then min2 = x4 end
-                            line2.Promised = min2
+                            is2 = line2.Promised >= max2
                           end
+                          is3 = is2
                         end
-                        local i4 = w.Unit
-                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                        local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                        local max2 = 1 < cost and 1 or cost
-                        local x3 = cost - (x2 - x2 % 4096) / 4096
-                        if x3 > max2 then max2 = x3 end
-                        local cost2 = max2
-                        local gain2 = 0
+                        if is3 then
+                          local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                          local max3 = 1 < cost and 1 or cost
+                          local x5 = cost - (x4 - x4 % 4096) / 4096
+                          if x5 > max3 then max3 = x5 end
+                          line2.Promised = line2.Promised - max3
+                        else
+                          line2.Taken = line2.Taken + cost
+                        end
+                      end
+                    end
+                  end
+                end
+                do
+                  for i2 = 0, s_Lines_n - 1 do
+                    local line2 = s_Lines[i2]
+                    local i3 = line2.Window_Unit
+                    line2.Left = line2.Left - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                  end
+                  do
+                    local i2 = l_Windows[0].Unit
+                    local n2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+                    for i3 = 0, s_Pins_n - 1 do
+                      local min2 = s_Pins[i3].Level_Ran + n2
+                      if 549755813888 < min2 then min2 = 549755813888 end
+                      s_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
+                    end
+                  end
+                  if op_Kind == 0 then
+                    s_Plain = s_Plain + 1
+                  end
+                end
+                if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent then
+                  do
+                    local slot = s_Slot
+                    for i2 = 0, l_Windows_n - 1 do
+                      local w = l_Windows[i2]
+                      local line2 = s_Lines[i2]
+                      local is2 = false
+                      if is2 then
+                        local i3 = w.Unit
+                        is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                      end
+                      local is3 = is2
+                      if is3 then
+                        local gain = 0
                         do
-                          local left = line2.Promised
-                          if slot <= s_Slot then
-                            gain2 = left
+                          if s_Slot <= op_Ticket_Slot then
+                            gain = 0
                           else
-                            local t2 = slot - w.Offset
+                            local t2 = s_Slot - w.Offset
                             local by2 = w.Interval
                             local since = 0
                             do
                               if w.Size > w.Rate then
-                                local max3 = s_Slot
-                                local x4 = s_Closed - 1
-                                if x4 > max3 then max3 = x4 end
-                                since = max3
+                                local max2 = op_Ticket_Slot
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
                               else
-                                since = s_Slot
+                                since = op_Ticket_Slot
                               end
                             end
                             local t3 = since - w.Offset
                             local by3 = w.Interval
                             local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                             if n2 <= 0 then
-                              gain2 = left
+                              gain = 0
                             else
                               local filled = 0
                               do
                                 local rate = w.Rate
                                 local size = w.Size
-                                local x4 = size - left
-                                if n2 > (x4 - x4 % rate) / rate then
+                                local x2 = size - 0
+                                if n2 > (x2 - x2 % rate) / rate then
                                   filled = size
                                 else
-                                  filled = left + n2 * rate
+                                  filled = 0 + n2 * rate
                                 end
                               end
-                              gain2 = filled
+                              gain = filled
                             end
                           end
                         end
-                        line2.Promised = gain2 - cost2
-                        if 2 * cost2 >= line2.Largest then
-                          line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot
+                        is3 = gain == 0
+                      end
+                      if is3 then
+                        do
+                          local i4 = w.Unit
+                          local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                          local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                          local max2 = 1 < cost and 1 or cost
+                          local x3 = cost - (x2 - x2 % 4096) / 4096
+                          if x3 > max2 then max2 = x3 end
+                          local min2 = w.Size
+                          local x4 = line2.Promised + max2
+                          if x4 < min2 then min2 = x4 end
+                          line2.Promised = min2
                         end
                       end
-                      s_Slot = slot
-                    end
-                  end
-                  if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
-                    local max2 = 0
-                    local x2 = s_Next * 16 - s_Head + 15
-                    if x2 > max2 then max2 = x2 end
-                    s_Head = s_Head + (max2 - max2 % 16) / 16
-                  elseif v_number > 0 then
-                    local max2 = 128
-                    local x2 = 512 + v_number * 16 - s_Head
-                    if x2 > max2 then max2 = x2 end
-                    s_Head = s_Head + (max2 - max2 % 32) / 32
-                  end
-                end
-                for i2 = 0, shared_n - 1 do
-                  local x2 = shared[i2]
-                  do
-                    local f = s_Flows[x2.flow]
-                    local c2 = x2.State_Calendars[0]
-                    if x2.spare then
-                      for i3 = 0, x2.Limits_Windows_n - 1 do
-                        local line2 = x2.State_Lines[i3]
-                        local i4 = line2.Window_Unit
-                        line2.Taken = line2.Taken + (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
-                      end
-                    end
-                    do
-                      for i3 = 0, x2.State_Lines_n - 1 do
-                        local line2 = x2.State_Lines[i3]
-                        local i4 = line2.Window_Unit
-                        line2.Left = line2.Left - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
-                      end
+                      local i4 = w.Unit
+                      local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                      local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                      local max2 = 1 < cost and 1 or cost
+                      local x3 = cost - (x2 - x2 % 4096) / 4096
+                      if x3 > max2 then max2 = x3 end
+                      local cost2 = max2
+                      local gain2 = 0
                       do
-                        local i3 = x2.Limits_Windows[0].Unit
-                        local n2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                        for i4 = 0, x2.State_Pins_n - 1 do
-                          local min2 = x2.State_Pins[i4].Level_Ran + n2
-                          if 549755813888 < min2 then min2 = 549755813888 end
-                          x2.State_Pins[i4].Level_Ran = 0 > min2 and 0 or min2
+                        local left = line2.Promised
+                        if slot <= s_Slot then
+                          gain2 = left
+                        else
+                          local t2 = slot - w.Offset
+                          local by2 = w.Interval
+                          local since = 0
+                          do
+                            if w.Size > w.Rate then
+                              local max3 = s_Slot
+                              local x4 = s_Closed - 1
+                              if x4 > max3 then max3 = x4 end
+                              since = max3
+                            else
+                              since = s_Slot
+                            end
+                          end
+                          local t3 = since - w.Offset
+                          local by3 = w.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n2 <= 0 then
+                            gain2 = left
+                          else
+                            local filled = 0
+                            do
+                              local rate = w.Rate
+                              local size = w.Size
+                              local x4 = size - left
+                              if n2 > (x4 - x4 % rate) / rate then
+                                filled = size
+                              else
+                                filled = left + n2 * rate
+                              end
+                            end
+                            gain2 = filled
+                          end
                         end
                       end
-                      if op_Kind == 0 then
-                        x2.State_Plain = x2.State_Plain + 1
+                      line2.Promised = gain2 - cost2
+                      if 2 * cost2 >= line2.Largest then
+                        line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot
                       end
                     end
-                    local share = 0
-                    do
-                      local c3 = x2.State_Calendars[0]
-                      local among2 = 0
-                      do
-                        local max2 = c3.Weight + c3.Before
-                        if x2.Weight > max2 then max2 = x2.Weight end
-                        local units2 = x2.units * max2
-                        local y = x2.Weight
-                        local whole = (units2 - units2 % y) / y
-                        local x3 = (units2 - whole * x2.Weight) * 524288
-                        local y2 = x2.Weight
-                        local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
-                        local y3 = x2.rate
-                        among2 = (x4 - x4 % y3) / y3
-                      end
-                      share = among2
-                    end
-                    local step = share
-                    local from2 = (c2.Head - 1) * 524288
-                    local later = 0
-                    later = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step)
-                    local to2 = later
-                    local later2 = 0
-                    later2 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
-                    local later3 = 0
-                    later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
-                    f.Fair = later3 < to2 and later3 or to2
-                    if op_Urgent then
-                      local later4 = 0
-                      later4 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
-                      local later5 = 0
-                      later5 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
-                      f.FairUrgent = later5 < to2 and later5 or to2
-                    end
+                    s_Slot = slot
                   end
                 end
-                break
+                if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
+                  local max2 = 0
+                  local x2 = s_Next * 16 - s_Head + 15
+                  if x2 > max2 then max2 = x2 end
+                  s_Head = s_Head + (max2 - max2 % 16) / 16
+                elseif v_number > 0 then
+                  local max2 = 128
+                  local x2 = 512 + v_number * 16 - s_Head
+                  if x2 > max2 then max2 = x2 end
+                  s_Head = s_Head + (max2 - max2 % 32) / 32
+                end
               end
+              for i2 = 0, shared_n - 1 do
+                local x2 = shared[i2]
+                do
+                  local f = s_Flows[x2.flow]
+                  local c2 = x2.State_Calendars[0]
+                  if x2.spare then
+                    for i3 = 0, x2.Limits_Windows_n - 1 do
+                      local line2 = x2.State_Lines[i3]
+                      local i4 = line2.Window_Unit
+                      line2.Taken = line2.Taken + (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+                    end
+                  end
+                  do
+                    for i3 = 0, x2.State_Lines_n - 1 do
+                      local line2 = x2.State_Lines[i3]
+                      local i4 = line2.Window_Unit
+                      line2.Left = line2.Left - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+                    end
+                    do
+                      local i3 = x2.Limits_Windows[0].Unit
+                      local n2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      for i4 = 0, x2.State_Pins_n - 1 do
+                        local min2 = x2.State_Pins[i4].Level_Ran + n2
+                        if 549755813888 < min2 then min2 = 549755813888 end
+                        x2.State_Pins[i4].Level_Ran = 0 > min2 and 0 or min2
+                      end
+                    end
+                    if op_Kind == 0 then
+                      x2.State_Plain = x2.State_Plain + 1
+                    end
+                  end
+                  local share = 0
+                  do
+                    local c3 = x2.State_Calendars[0]
+                    local among2 = 0
+                    do
+                      local max2 = c3.Weight + c3.Before
+                      if x2.Weight > max2 then max2 = x2.Weight end
+                      local units2 = x2.units * max2
+                      local y = x2.Weight
+                      local whole = (units2 - units2 % y) / y
+                      local x3 = (units2 - whole * x2.Weight) * 524288
+                      local y2 = x2.Weight
+                      local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
+                      local y3 = x2.rate
+                      among2 = (x4 - x4 % y3) / y3
+                    end
+                    share = among2
+                  end
+                  local step = share
+                  local from2 = (c2.Head - 1) * 524288
+                  local later = 0
+                  later = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step)
+                  local to2 = later
+                  local later2 = 0
+                  later2 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
+                  local later3 = 0
+                  later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
+                  f.Fair = later3 < to2 and later3 or to2
+                  if op_Urgent then
+                    local later4 = 0
+                    later4 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
+                    local later5 = 0
+                    later5 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
+                    f.FairUrgent = later5 < to2 and later5 or to2
+                  end
+                end
+              end
+            else
               local own2 = s_Now + 1
               if v_bound ~= 0 then
                 local when2 = 0
@@ -8026,8 +8009,8 @@ end
                       local n2 = max3
                       local root = 0
                       do
-                        local x4 = 1 > n2 and 1 or n2
-                        local x5 = x4 + 1
+                        local x4 = n2
+                        local x5 = n2 + 1
                         local y = (x5 - x5 % 2) / 2
                         while y < x4 do
                           x4 = y
@@ -8121,7 +8104,7 @@ end
                         a_Bound = 3
                       end
                     end
-                    if at2 > slot then slot = at2 end
+                    slot = at2
                     local f2 = s_Flows[x2.flow]
                     local is4 = i2 == 0 and (a_Limit > 0 or f2.End > s_Now)
                     if is4 then
@@ -8487,35 +8470,33 @@ end
                   a_Delay = wait > min2 and wait or min2
                 end
               end
-              if a_Late or op_Deadline > 0 and s_Now + a_Delay > op_Deadline then
+              if op_Deadline > 0 and s_Now + a_Delay > op_Deadline then
                 a_Late = true
-                if op_Ticket_Slot > 0 and op_Kind ~= 0 then
+                do
                   do
-                    do
-                      if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
-                        for i2 = 0, l_Windows_n - 1 do
-                          if op_Ticket_Again < 2 and not op_Urgent then
-                            do
-                              local line2 = s_Lines[i2]
-                              local w = l_Windows[i2]
-                              local i3 = w.Unit
-                              local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                              local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                              local max2 = 1 < cost and 1 or cost
-                              local x3 = cost - (x2 - x2 % 4096) / 4096
-                              if x3 > max2 then max2 = x3 end
-                              local min2 = w.Size
-                              local x4 = line2.Promised + max2
-                              if x4 < min2 then min2 = x4 end
-                              line2.Promised = min2
-                            end
+                    if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
+                      for i2 = 0, l_Windows_n - 1 do
+                        if op_Ticket_Again < 2 and not op_Urgent then
+                          do
+                            local line2 = s_Lines[i2]
+                            local w = l_Windows[i2]
+                            local i3 = w.Unit
+                            local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                            local max2 = 1 < cost and 1 or cost
+                            local x3 = cost - (x2 - x2 % 4096) / 4096
+                            if x3 > max2 then max2 = x3 end
+                            local min2 = w.Size
+                            local x4 = line2.Promised + max2
+                            if x4 < min2 then min2 = x4 end
+                            line2.Promised = min2
                           end
                         end
-                        local min2 = s_Next * 16
-                        local x2 = s_Head + 16
-                        if x2 < min2 then min2 = x2 end
-                        s_Head = min2
                       end
+                      local min2 = s_Next * 16
+                      local x2 = s_Head + 16
+                      if x2 < min2 then min2 = x2 end
+                      s_Head = min2
                     end
                   end
                 end
@@ -8808,23 +8789,21 @@ end
                           if is2 then
                             t2_Again = 1
                           end
-                        elseif t2_Slot <= now2 then
-                          if v_at > now2 and v_refund == 0 then
-                            t2_Again = 1
-                            if s_Closed <= now2 then
-                              do
-                                for i2 = 0, l_Windows_n - 1 do
-                                  local line2 = s_Lines[i2]
-                                  do
-                                    local i3 = line2.Window_Unit
-                                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                                    if line2.Left < cost then
-                                      local max2 = line2.Spare - 4 * cost
-                                      if -1125899906842624 > max2 then max2 = -1125899906842624 end
-                                      local max3 = line2.Taken - cost
-                                      if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                                      line2.Spare, line2.Taken = max2, max3
-                                    end
+                        elseif t2_Slot <= now2 and v_at > now2 and v_refund == 0 then
+                          t2_Again = 1
+                          if s_Closed <= now2 then
+                            do
+                              for i2 = 0, l_Windows_n - 1 do
+                                local line2 = s_Lines[i2]
+                                do
+                                  local i3 = line2.Window_Unit
+                                  local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                  if line2.Left < cost then
+                                    local max2 = line2.Spare - 4 * cost
+                                    if -1125899906842624 > max2 then max2 = -1125899906842624 end
+                                    local max3 = line2.Taken - cost
+                                    if -1125899906842624 > max3 then max3 = -1125899906842624 end
+                                    line2.Spare, line2.Taken = max2, max3
                                   end
                                 end
                               end
@@ -9163,7 +9142,7 @@ end
                   end
                 end
               end
-            until true
+            end
           end
         end
         if plain2 then
