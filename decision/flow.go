@@ -142,7 +142,7 @@ func (s *State) urgentUntil() int64 {
 func (l *Limits) yields(s *State, op *Op) int64 {
 	for i := range s.Flows {
 		f, mean := &s.Flows[i], max(1, l.mean(s))
-		if f.Key == ofUrgent && !op.Urgent && f.Until >= s.Now && f.Until-s.Now <= mean && max(0, s.Now)/mean%4 > 0 {
+		if f.Key == ofUrgent && !op.Urgent && f.Until >= s.Now && f.Until-s.Now <= mean && s.Now/mean%4 > 0 {
 			return f.tickets()
 		}
 	}

@@ -152,10 +152,7 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 				if w.counts(&old) {
 					line.resize(s, &w, t)
 				} else {
-					from, used := t, old.Size+line.Over-line.Left
-					if part == steps { // since the level is over
-						from = max(s.Now, min(v.end(), t))
-					}
+					from, used := max(s.Now, min(v.end(), t)), old.Size+line.Over-line.Left // the level may have ended before
 					line.Left = old.gain(s, line.Left, s.Now, from)
 					// Intervals of another length begin at other times. One that would begin too early brings nothing.
 					if w.Next(from)-old.begin(old.interval(from)) < code.Interval {

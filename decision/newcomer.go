@@ -8,7 +8,7 @@ func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a An
 	leases := counted(out)
 	own, free := s, l
 	if len(s.Calendars) > 0 {
-		own, free = &State{}, &Limits{Windows: []Window{{Size: MostUnits, Rate: MostUnits, Interval: 1}}, Tokens: MostUnits}
+		own, free = &State{}, &Limits{Windows: []Window{Unknown}, Tokens: MostUnits}
 		free.derive()
 		shared = []Shared{{Key: 1, Weight: 1, Limits: l, State: s, Leases: leases}}
 	}

@@ -89,21 +89,16 @@ func (l *Limits) pin(s *State, op *Op, now int64) {
 		p := &s.Pins[0]
 		pinned := p.End > now
 		p.Tokens = l.Tokens
-		if pinned { // else it is still the original of the stored window
+		if pinned { // else Window is still the original of the stored window
 			p.Window = Window{}
-		}
-		if pinned && p.Limit.Tokens > 0 && (p.Limit.Raise == 1 || p.Limit.Tokens < l.Tokens) {
-			l.Tokens = p.Limit.Tokens
-		}
-		if pinned && p.Limit.Window.Size > 0 {
+			if p.Limit.Tokens > 0 && (p.Limit.Raise == 1 || p.Limit.Tokens < l.Tokens) {
+				l.Tokens = p.Limit.Tokens
+			}
 			for i := range l.Windows {
 				w := &l.Windows[i]
 				if p.Limit.Raise == 1 && w.like(&p.Limit.Window) && p.Window.Size == 0 {
 					p.Window = *w
-					l.Windows[i] = Window{
-						Size: max(w.Size, p.Limit.Window.Size), Rate: max(w.Rate, p.Limit.Window.Rate), Interval: w.Interval, Offset: w.Offset,
-						Series: w.Series, Unit: w.Unit,
-					}
+					w.Size, w.Rate = max(w.Size, p.Limit.Window.Size), max(w.Rate, p.Limit.Window.Rate)
 				}
 			}
 		}
@@ -140,15 +135,13 @@ func (l *Limits) own(s *State) int64 {
 	return n
 }
 
-// takeLine removes the Line at place-1. Place 0 means none.
+// takeLine removes the Line at place-1.
 func (s *State) takeLine(place int64) {
-	if place > 0 {
-		for place < int64(len(s.Lines)) {
-			s.Lines[place-1] = s.Lines[place]
-			place++
-		}
-		s.Lines = s.Lines[:len(s.Lines)-1]
+	for place < int64(len(s.Lines)) {
+		s.Lines[place-1] = s.Lines[place]
+		place++
 	}
+	s.Lines = s.Lines[:len(s.Lines)-1]
 }
 
 // putLine makes a Line the one with this place. Those behind it move up.

@@ -111,14 +111,9 @@ func (w *Window) spanUS(cost int64) int64 {
 
 // time returns the time of an operation. It is now, but never runs backwards in a limit.
 func (s *State) time(shared []Shared, now int64) int64 {
-	if s.Tokens != 0 {
-		now = max(now, s.Now)
-	}
+	now = max(now, s.Now)
 	for i := range shared {
-		x := &shared[i]
-		if x.State.Tokens != 0 {
-			now = max(now, x.State.Now)
-		}
+		now = max(now, shared[i].State.Now)
 	}
 	return now
 }
@@ -129,7 +124,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) {
 		s.unpin()
 	}
 	changed := l.changed(s)
-	if s.Tokens != 0 && !changed && now-s.Now >= l.Fill && now >= l.Until(s) && leases.Out(now) == 0 { // Until is no sooner
+	if !changed && now-s.Now >= l.Fill && now >= l.Until(s) && leases.Out(now) == 0 { // Until is no sooner
 		s.forget()
 		changed = true
 	}
@@ -174,11 +169,8 @@ const remembered = 31 * day
 
 // changed reports whether the windows differ from the windows of the last decision.
 func (l *Limits) changed(s *State) bool {
-	changed := len(s.Lines) < len(l.Windows)
-	if len(s.Pins) > 0 {
-		own := l.own(s)
-		changed = changed || own < int64(len(l.Windows)) && s.Pins[0].Line != own+1
-	}
+	own := l.own(s)
+	changed := len(s.Lines) < len(l.Windows) || own < int64(len(l.Windows)) && s.Pins[0].Line != own+1
 	for i := range s.Lines {
 		line := &s.Lines[i]
 		if i < len(l.Windows) {
@@ -347,7 +339,7 @@ func (line *Line) carry(w *Window, s *State, used, now int64) {
 
 // lapses reports whether the windows differ by more than the intervals of a Series.
 func (l *Limits) lapses(s *State) bool {
-	lapses := s.Tokens == 0 || len(s.Pins) > 0 || len(s.Lines) != len(l.Windows)
+	lapses := len(s.Pins) > 0 || len(s.Lines) != len(l.Windows)
 	for i := range s.Lines {
 		if !lapses {
 			w, old := &l.Windows[i], &s.Lines[i].Window
@@ -505,4 +497,4 @@ func (l *Limits) Holds(s *State, op *Op, now int64) int64 {
 
 // grace returns how late a ticket may be and keep its slot: an interval, at most a minute, and a second, for hops that
 // are late by one interval.
-func (l *Limits) grace() int64 { return min(l.Windows[l.Shortest].Interval, 60_000) + 1000 }
+func (l *Limits) grace() int64 { return min(l.Windows[l.Shortest].Interval, minute) + 1000 }

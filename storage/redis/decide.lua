@@ -152,7 +152,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
   local own3 = own2
   local lapses = false
   do
-    local lapses2 = s_Tokens == 0 or s_Pins_n > 0 or s_Lines_n ~= l_Windows_n
+    local lapses2 = s_Pins_n > 0 or s_Lines_n ~= l_Windows_n
     for i2 = 0, s_Lines_n - 1 do
       if not lapses2 then
         local w = l_Windows[i2]
@@ -239,31 +239,29 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         pinned2_Left = gain
         do
           local place2 = p.Line
-          if place2 > 0 then
-            while place2 < s_Lines_n do
-              s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
-              s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
-              s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
-              s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-              s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
-              s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
-              s_Lines[place2 - 1].Left = s_Lines[place2].Left
-              s_Lines[place2 - 1].Over = s_Lines[place2].Over
-              s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
-              s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
-              s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
-              s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
-              s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
-              s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
-              s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
-              s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
-              s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
-              s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
-              s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
-              place2 = place2 + 1
-            end
-            s_Lines_n = s_Lines_n - 1
+          while place2 < s_Lines_n do
+            s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+            s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+            s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+            s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+            s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
+            s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+            s_Lines[place2 - 1].Left = s_Lines[place2].Left
+            s_Lines[place2 - 1].Over = s_Lines[place2].Over
+            s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+            s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+            s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+            s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
+            s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
+            s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+            s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+            s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+            s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+            s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+            s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
+            place2 = place2 + 1
           end
+          s_Lines_n = s_Lines_n - 1
         end
       end
     end
@@ -1258,11 +1256,9 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
       p.Window_Offset = 0
       p.Window_Series = 0
       p.Window_Unit = 0
-    end
-    if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
-      l_Tokens = p.Limit_Tokens
-    end
-    if pinned2 and p.Limit_Window_Size > 0 then
+      if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
+        l_Tokens = p.Limit_Tokens
+      end
       for i2 = 0, l_Windows_n - 1 do
         local w = l_Windows[i2]
         local is2 = p.Limit_Raise == 1
@@ -1297,12 +1293,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
           p.Window_Offset = w.Offset
           p.Window_Series = w.Series
           p.Window_Unit = w.Unit
-          l_Windows[i2].Size = w.Size > p.Limit_Window_Size and w.Size or p.Limit_Window_Size
-          l_Windows[i2].Rate = w.Rate > p.Limit_Window_Rate and w.Rate or p.Limit_Window_Rate
-          l_Windows[i2].Interval = w.Interval
-          l_Windows[i2].Offset = w.Offset
-          l_Windows[i2].Series = w.Series
-          l_Windows[i2].Unit = w.Unit
+          w.Size, w.Rate = w.Size > p.Limit_Window_Size and w.Size or p.Limit_Window_Size, w.Rate > p.Limit_Window_Rate and w.Rate or p.Limit_Window_Rate
         end
       end
     end
@@ -1686,27 +1677,24 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                     end
                   end
                 else
-                  local from2 = now
-                  local used = at2_Size + line2.Over - line2.Left
-                  if part2 == 200 then
-                    local end3 = 0
-                    do
-                      local end4 = p.Level_Until
-                      if p.Level_Lowered > 0 then
-                        local x3 = p.Level_Refused + 3600000
-                        if x3 > end4 then end4 = x3 end
-                      end
-                      if p.Level_Ramp > 0 then
-                        local x3 = p.Level_Ramp + 10000
-                        if x3 > end4 then end4 = x3 end
-                      end
-                      end3 = end4
+                  local end3 = 0
+                  do
+                    local end4 = p.Level_Until
+                    if p.Level_Lowered > 0 then
+                      local x3 = p.Level_Refused + 3600000
+                      if x3 > end4 then end4 = x3 end
                     end
-                    local max3 = s_Now
-                    local x3 = end3 < now and end3 or now
-                    if x3 > max3 then max3 = x3 end
-                    from2 = max3
+                    if p.Level_Ramp > 0 then
+                      local x3 = p.Level_Ramp + 10000
+                      if x3 > end4 then end4 = x3 end
+                    end
+                    end3 = end4
                   end
+                  local max3 = s_Now
+                  local x3 = end3 < now and end3 or now
+                  if x3 > max3 then max3 = x3 end
+                  local from2 = max3
+                  local used = at2_Size + line2.Over - line2.Left
                   local gain = 0
                   do
                     local left = line2.Left
@@ -1717,10 +1705,10 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                       local since = 0
                       do
                         if at2_Size > at2_Rate then
-                          local max3 = s_Now
-                          local x3 = s_Closed - 1
-                          if x3 > max3 then max3 = x3 end
-                          since = max3
+                          local max4 = s_Now
+                          local x4 = s_Closed - 1
+                          if x4 > max4 then max4 = x4 end
+                          since = max4
                         else
                           since = s_Now
                         end
@@ -1732,8 +1720,8 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                       else
                         local filled = 0
                         do
-                          local x3 = at2_Size - left
-                          if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
+                          local x4 = at2_Size - left
+                          if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
                             filled = at2_Size
                           else
                             filled = left + n2 * at2_Rate
@@ -1761,10 +1749,10 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                       local since = 0
                       do
                         if at3_Size > at3_Rate then
-                          local max3 = from2
-                          local x3 = s_Closed - 1
-                          if x3 > max3 then max3 = x3 end
-                          since = max3
+                          local max4 = from2
+                          local x4 = s_Closed - 1
+                          if x4 > max4 then max4 = x4 end
+                          since = max4
                         else
                           since = from2
                         end
@@ -1776,8 +1764,8 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                       else
                         local filled = 0
                         do
-                          local x3 = at3_Size - left
-                          if n4 > (x3 - x3 % at3_Rate) / at3_Rate then
+                          local x4 = at3_Size - left
+                          if n4 > (x4 - x4 % at3_Rate) / at3_Rate then
                             filled = at3_Size
                           else
                             filled = left + n4 * at3_Rate
@@ -1792,8 +1780,8 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                     local t3 = now - at3_Offset
                     local t4 = s_Now - at3_Offset
                     if (t3 - t3 % at3_Interval) / at3_Interval == (t4 - t4 % at3_Interval) / at3_Interval then
-                      local x3 = used - at3_Size + (line2.Left < at3_Size and line2.Left or at3_Size)
-                      if x3 > line2.Over then line2.Over = x3 end
+                      local x4 = used - at3_Size + (line2.Left < at3_Size and line2.Left or at3_Size)
+                      if x4 > line2.Over then line2.Over = x4 end
                     end
                   end
                 end
@@ -1960,31 +1948,29 @@ function Shared_advance(x, now)
           if p.Line > 0 then
             do
               local place2 = p.Line
-              if place2 > 0 then
-                while place2 < x.State_Lines_n do
-                  x.State_Lines[place2 - 1].Window_Size = x.State_Lines[place2].Window_Size
-                  x.State_Lines[place2 - 1].Window_Rate = x.State_Lines[place2].Window_Rate
-                  x.State_Lines[place2 - 1].Window_Interval = x.State_Lines[place2].Window_Interval
-                  x.State_Lines[place2 - 1].Window_Offset = x.State_Lines[place2].Window_Offset
-                  x.State_Lines[place2 - 1].Window_Series = x.State_Lines[place2].Window_Series
-                  x.State_Lines[place2 - 1].Window_Unit = x.State_Lines[place2].Window_Unit
-                  x.State_Lines[place2 - 1].Left = x.State_Lines[place2].Left
-                  x.State_Lines[place2 - 1].Over = x.State_Lines[place2].Over
-                  x.State_Lines[place2 - 1].Promised = x.State_Lines[place2].Promised
-                  x.State_Lines[place2 - 1].Spare = x.State_Lines[place2].Spare
-                  x.State_Lines[place2 - 1].Taken = x.State_Lines[place2].Taken
-                  x.State_Lines[place2 - 1].Largest = x.State_Lines[place2].Largest
-                  x.State_Lines[place2 - 1].LargestAt = x.State_Lines[place2].LargestAt
-                  x.State_Lines[place2 - 1].Fresh = x.State_Lines[place2].Fresh
-                  x.State_Lines[place2 - 1].FreshFrom = x.State_Lines[place2].FreshFrom
-                  x.State_Lines[place2 - 1].Stale = x.State_Lines[place2].Stale
-                  x.State_Lines[place2 - 1].StaleFrom = x.State_Lines[place2].StaleFrom
-                  x.State_Lines[place2 - 1].Saved = x.State_Lines[place2].Saved
-                  x.State_Lines[place2 - 1].Estimated = x.State_Lines[place2].Estimated
-                  place2 = place2 + 1
-                end
-                x.State_Lines_n = x.State_Lines_n - 1
+              while place2 < x.State_Lines_n do
+                x.State_Lines[place2 - 1].Window_Size = x.State_Lines[place2].Window_Size
+                x.State_Lines[place2 - 1].Window_Rate = x.State_Lines[place2].Window_Rate
+                x.State_Lines[place2 - 1].Window_Interval = x.State_Lines[place2].Window_Interval
+                x.State_Lines[place2 - 1].Window_Offset = x.State_Lines[place2].Window_Offset
+                x.State_Lines[place2 - 1].Window_Series = x.State_Lines[place2].Window_Series
+                x.State_Lines[place2 - 1].Window_Unit = x.State_Lines[place2].Window_Unit
+                x.State_Lines[place2 - 1].Left = x.State_Lines[place2].Left
+                x.State_Lines[place2 - 1].Over = x.State_Lines[place2].Over
+                x.State_Lines[place2 - 1].Promised = x.State_Lines[place2].Promised
+                x.State_Lines[place2 - 1].Spare = x.State_Lines[place2].Spare
+                x.State_Lines[place2 - 1].Taken = x.State_Lines[place2].Taken
+                x.State_Lines[place2 - 1].Largest = x.State_Lines[place2].Largest
+                x.State_Lines[place2 - 1].LargestAt = x.State_Lines[place2].LargestAt
+                x.State_Lines[place2 - 1].Fresh = x.State_Lines[place2].Fresh
+                x.State_Lines[place2 - 1].FreshFrom = x.State_Lines[place2].FreshFrom
+                x.State_Lines[place2 - 1].Stale = x.State_Lines[place2].Stale
+                x.State_Lines[place2 - 1].StaleFrom = x.State_Lines[place2].StaleFrom
+                x.State_Lines[place2 - 1].Saved = x.State_Lines[place2].Saved
+                x.State_Lines[place2 - 1].Estimated = x.State_Lines[place2].Estimated
+                place2 = place2 + 1
               end
+              x.State_Lines_n = x.State_Lines_n - 1
             end
             do
               local slot = x.State_Slot < x.State_Now and x.State_Slot or x.State_Now
@@ -2053,19 +2039,16 @@ function Shared_advance(x, now)
     end
     local changed2 = false
     do
-      local changed3 = x.State_Lines_n < x.Limits_Windows_n
-      if x.State_Pins_n > 0 then
-        local own2 = 0
-        do
-          local n2 = x.Limits_Windows_n
-          if x.State_Pins_n > 0 and x.State_Pins[0].Limit_Window_Size > 0 then
-            n2 = n2 - 1
-          end
-          own2 = n2
+      local own2 = 0
+      do
+        local n2 = x.Limits_Windows_n
+        if x.State_Pins_n > 0 and x.State_Pins[0].Limit_Window_Size > 0 then
+          n2 = n2 - 1
         end
-        local own3 = own2
-        changed3 = changed3 or own3 < x.Limits_Windows_n and x.State_Pins[0].Line ~= own3 + 1
+        own2 = n2
       end
+      local own3 = own2
+      local changed3 = x.State_Lines_n < x.Limits_Windows_n or own3 < x.Limits_Windows_n and x.State_Pins[0].Line ~= own3 + 1
       for i2 = 0, x.State_Lines_n - 1 do
         local line2 = x.State_Lines[i2]
         if i2 < x.Limits_Windows_n then
@@ -2077,7 +2060,7 @@ function Shared_advance(x, now)
       changed2 = changed3
     end
     local changed3 = changed2
-    local is2 = x.State_Tokens ~= 0 and not changed3 and now - x.State_Now >= x.Limits_Fill
+    local is2 = not changed3 and now - x.State_Now >= x.Limits_Fill
     if is2 then
       local Until2 = 0
       do
@@ -5773,31 +5756,29 @@ end
           if p.Line > 0 then
             do
               local place2 = p.Line
-              if place2 > 0 then
-                while place2 < s_Lines_n do
-                  s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
-                  s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
-                  s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
-                  s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-                  s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
-                  s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
-                  s_Lines[place2 - 1].Left = s_Lines[place2].Left
-                  s_Lines[place2 - 1].Over = s_Lines[place2].Over
-                  s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
-                  s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
-                  s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
-                  s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
-                  s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
-                  s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
-                  s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
-                  s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
-                  s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
-                  s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
-                  s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
-                  place2 = place2 + 1
-                end
-                s_Lines_n = s_Lines_n - 1
+              while place2 < s_Lines_n do
+                s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+                s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+                s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+                s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
+                s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+                s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                s_Lines[place2 - 1].Over = s_Lines[place2].Over
+                s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+                s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+                s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+                s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
+                s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
+                s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+                s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+                s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+                s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+                s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+                s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
+                place2 = place2 + 1
               end
+              s_Lines_n = s_Lines_n - 1
             end
             do
               local slot = s_Slot < s_Now and s_Slot or s_Now
@@ -5913,14 +5894,9 @@ end
       local time2 = 0
       do
         local now2 = now
-        if s_Tokens ~= 0 then
-          if s_Now > now2 then now2 = s_Now end
-        end
+        if s_Now > now2 then now2 = s_Now end
         for i2 = 0, shared_n - 1 do
-          local x2 = shared[i2]
-          if x2.State_Tokens ~= 0 then
-            if x2.State_Now > now2 then now2 = x2.State_Now end
-          end
+          if shared[i2].State_Now > now2 then now2 = shared[i2].State_Now end
         end
         time2 = now2
       end
@@ -6159,14 +6135,9 @@ end
       local time2 = 0
       do
         local now2 = now
-        if s_Tokens ~= 0 then
-          if s_Now > now2 then now2 = s_Now end
-        end
+        if s_Now > now2 then now2 = s_Now end
         for i2 = 0, shared_n - 1 do
-          local x2 = shared[i2]
-          if x2.State_Tokens ~= 0 then
-            if x2.State_Now > now2 then now2 = x2.State_Now end
-          end
+          if shared[i2].State_Now > now2 then now2 = shared[i2].State_Now end
         end
         time2 = now2
       end
@@ -6179,31 +6150,29 @@ end
               if p.Line > 0 then
                 do
                   local place2 = p.Line
-                  if place2 > 0 then
-                    while place2 < s_Lines_n do
-                      s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
-                      s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
-                      s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
-                      s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-                      s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
-                      s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
-                      s_Lines[place2 - 1].Left = s_Lines[place2].Left
-                      s_Lines[place2 - 1].Over = s_Lines[place2].Over
-                      s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
-                      s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
-                      s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
-                      s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
-                      s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
-                      s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
-                      s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
-                      s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
-                      s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
-                      s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
-                      s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
-                      place2 = place2 + 1
-                    end
-                    s_Lines_n = s_Lines_n - 1
+                  while place2 < s_Lines_n do
+                    s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+                    s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+                    s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+                    s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                    s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
+                    s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+                    s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                    s_Lines[place2 - 1].Over = s_Lines[place2].Over
+                    s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+                    s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+                    s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+                    s_Lines[place2 - 1].Largest = s_Lines[place2].Largest
+                    s_Lines[place2 - 1].LargestAt = s_Lines[place2].LargestAt
+                    s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+                    s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+                    s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+                    s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+                    s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+                    s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
+                    place2 = place2 + 1
                   end
+                  s_Lines_n = s_Lines_n - 1
                 end
                 do
                   local slot = s_Slot < s_Now and s_Slot or s_Now
@@ -6272,19 +6241,16 @@ end
         end
         local changed2 = false
         do
-          local changed3 = s_Lines_n < l_Windows_n
-          if s_Pins_n > 0 then
-            local own2 = 0
-            do
-              local n2 = l_Windows_n
-              if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
-                n2 = n2 - 1
-              end
-              own2 = n2
+          local own2 = 0
+          do
+            local n2 = l_Windows_n
+            if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
+              n2 = n2 - 1
             end
-            local own3 = own2
-            changed3 = changed3 or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
+            own2 = n2
           end
+          local own3 = own2
+          local changed3 = s_Lines_n < l_Windows_n or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
             if i2 < l_Windows_n then
@@ -6296,7 +6262,7 @@ end
           changed2 = changed3
         end
         local changed3 = changed2
-        local is2 = s_Tokens ~= 0 and not changed3 and t - s_Now >= l_Fill
+        local is2 = not changed3 and t - s_Now >= l_Fill
         if is2 then
           local Until2 = 0
           do
@@ -7602,15 +7568,10 @@ end
                     local x5 = (x4 - x4 % y) / y
                     if x5 > max4 then max4 = x5 end
                     local mean = max4
-                    local is7 = f.Key == 0 and not op_Urgent and f.Until >= s_Now and f.Until - s_Now <= mean
-                    if is7 then
-                      local x6 = 0 > s_Now and 0 or s_Now
-                      is7 = (x6 - x6 % mean) / mean % 4 > 0
-                    end
-                    if is7 then
+                    if f.Key == 0 and not op_Urgent and f.Until >= s_Now and f.Until - s_Now <= mean and (s_Now - s_Now % mean) / mean % 4 > 0 then
                       local min3 = f.Urgent
-                      local x7 = f.Units + f.Later
-                      if x7 < min3 then min3 = x7 end
+                      local x6 = f.Units + f.Later
+                      if x6 < min3 then min3 = x6 end
                       yields = min3
                       done = true
                       break
