@@ -72,8 +72,8 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 		}
 		x.enter(f, op)
 		x.look(f, op)
-		fits = fits && x.fits
-		v.soon = v.soon && (x.fits || x.bound == BoundTokens)
+		fits = fits && x.fits()
+		v.soon = v.soon && (x.fits() || x.bound == BoundTokens)
 	}
 	if fits && (op.Deadline <= 0 || s.Now <= op.Deadline) {
 		l.run(s, op, &v)
@@ -123,9 +123,9 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *
 			x := &shared[i]
 			at := x.place(l, &s.Flows[x.flow], op, slot)
 			held := at > slot && (a.Limit == 0 || x.holds(slot)) // beyond the calendar the limits before are the cause
-			if held || a.Bound == BoundNone && !x.fits {
+			if held || a.Bound == BoundNone && !x.fits() {
 				a.Limit, a.Bound = int64(i)+1, x.bound
-				if x.fits { // it fits now, but not then
+				if x.fits() { // it fits now, but not then
 					a.Bound = BoundBooked
 				}
 			}
@@ -207,7 +207,7 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 // for all.
 func (l *Limits) lined(s *State, x *Shared, op *Op, v *view, slot int64) bool {
 	w, here, f := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head, &s.Flows[x.flow]
-	keeps := op.back() && (x.fits && here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(s.Now)))
+	keeps := op.back() && (x.fits() && here || v.bound <= BoundTokens && (x.fits() || w.interval(slot) == w.interval(s.Now)))
 	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot) == Never)
 	return !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
 }

@@ -207,7 +207,7 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 	if first {
 		c.Front = min(n, end)
 	}
-	if x.large {
+	if x.units > x.rate { // it takes more than a grain brings
 		if x.gathered == 0 {
 			x.gathered = x.gather(op)
 		}

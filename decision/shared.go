@@ -24,13 +24,11 @@ type Shared struct {
 	flow     int64 // the place of the entity's Flow in the limit
 	part     int64 // of the cost: see Limits.part
 	units    int64 // the same in the calendar
-	large    bool  // it takes more than a grain brings, of a window or of tokens
 	slow     int64 // see Limits.slow
 	grain    int64 // what the windows bring in a grain, in the calendar
 	rate     int64 // the same, with the tokens
 	held     bool  // the lease was out in this limit, too
-	fits     bool  // the limit lets it run now
-	bound    Bound // why not
+	bound    Bound // why the limit does not let it run now; BoundNone if it does
 	free     int64 // the free tokens
 	token    bool  // only a token is short, or capacity that operations in flight will probably give back
 	wait     int64 // us from one such operation to the next
@@ -41,7 +39,6 @@ type Shared struct {
 	behind   bool  // by more than this grain
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
 	room     bool  // it and all operations due in this grain fit
-	due      int64 // the units due in this grain
 	from     int64 // from when it has its fair share, in ticks
 	gathered int64 // the grain in which room for a large one has gathered; 0 if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
@@ -65,7 +62,7 @@ func (x *Shared) enter(f *Flow, op *Op) {
 		ratio = max(ratio, c.ratio(&x.State.Lines[i]))
 	}
 	x.grain = min(l.PerGrain/l.Scale*1024/ratio, mostBooked)
-	x.part, x.given, x.last = l.part(&op.Cost), 0, 0
+	x.part, x.given, x.last, x.gathered = l.part(&op.Cost), 0, 0, 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
 	x.slow = l.slow(x.State)
@@ -76,7 +73,6 @@ func (x *Shared) enter(f *Flow, op *Op) {
 	}
 	x.rate = max(1, min(x.grain, operations*usual))
 	x.units = min(x.units*x.slow, mostBooked)
-	x.large, x.gathered = x.units > x.rate, 0
 	f.expire(x.State.Now - l.grace())
 	f.End = min(f.End, x.State.Slot) // earlier if the promises have lapsed
 	x.State.expireUrgent(x.State.Now - l.grace())
@@ -102,7 +98,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 	c, s, l, now := &x.State.Calendars[0], x.State, x.Limits, x.State.Now
 	s.rest(x.Leases)
 	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
-	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
+	x.bound, x.spare, x.fair, x.room = BoundNone, true, 0, true
 	x.token, x.wait, x.refund, x.overdue = false, l.pace(s), 0, 0
 	late := false // a window is short, and its refresh comes first
 	// Booked operations do not come, and newcomers take their place, also for a token.
@@ -160,8 +156,10 @@ func (x *Shared) look(f *Flow, op *Op) {
 			x.overdue = l.overdue(s)
 		}
 	}
-	x.fits = x.bound == BoundNone
 }
+
+// fits reports whether the limit lets the operation run now.
+func (x *Shared) fits() bool { return x.bound == BoundNone }
 
 // passing is State.passing. A window with several intervals in a grain leaves nothing, since urgent tickets are due in all of them. A
 // large operation would never run beside the urgent ones of other entities.
@@ -207,7 +205,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 // short delays nothing, and a window that gathers while a longer one is used up has room for more than a grain brings.
 func (x *Shared) surplus(op *Op, booked, t int64) bool {
 	c, l := &x.State.Calendars[0], x.Limits
-	if x.rate < x.grain && !x.fits { // tokens are short
+	if x.rate < x.grain && !x.fits() { // tokens are short
 		return false
 	}
 	for i := range l.Windows {
@@ -281,20 +279,20 @@ func (x *Shared) slower(own *Limits, op *Op, t int64) int64 {
 // keeps returns the slot of an operation that keeps its place or has one in this grain, or 0.
 func (x *Shared) keeps(op *Op, t int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	if x.fits && (l.grain(t) <= c.Head || op.back() && t < s.Now+soon) { // another limit delays it for a moment
+	if x.fits() && (l.grain(t) <= c.Head || op.back() && t < s.Now+soon) { // another limit delays it for a moment
 		return t
 	}
-	if op.back() && op.Ticket.Slot > s.Now && x.holds(op.Ticket.Slot) { // it came early
+	if op.Ticket.Slot > s.Now && x.holds(op.Ticket.Slot) { // it came early
 		return max(t, op.Ticket.Slot)
 	}
 	if !op.back() && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
-		if at := max(t, s.Now+min(x.due/max(1, x.units, c.usual()), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
+		if at := max(t, s.Now+min(c.at(c.Head)/max(1, x.units, c.usual()), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
 			return at
 		}
 	}
 	// Behind the operations due in this grain. A limit that is closed may open in it: a minute is long.
 	if x.room && x.bound == BoundClosed || (x.room || op.back() && x.below) && x.bound >= BoundWindow {
-		at, due := t, x.due
+		at, due := t, c.at(c.Head)
 		if !x.room { // before them, one after the other
 			at, due = max(t, l.Windows[x.bound-BoundWindow].Next(s.AgainUS/1000-1)), 0
 		}
@@ -314,7 +312,7 @@ func (x *Shared) keeps(op *Op, t int64) int64 {
 func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 	c := &x.State.Calendars[0]
 	n := x.Limits.grain(t)
-	surplus := x.holds(t) && (x.fits || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t) && x.open(n) == n
+	surplus := x.holds(t) && (x.fits() || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t) && x.open(n) == n
 	if !surplus && x.holds(t) {
 		n = x.seek(op, t)
 	}
@@ -359,7 +357,7 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 	if c.holds(n) {
 		c.put(n, min(c.at(n)+x.units, mostBooked))
 	}
-	if x.large && n == x.gathered { // the grains before it have no room any more
+	if n == x.gathered { // the grains before it have no room any more
 		c.Front = max(c.Front, n)
 	}
 	if x.fair > 0 && !op.Urgent {

@@ -2689,7 +2689,10 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       part = part2
     end
   end
-  x.part, x.given, x.last = part, 0, 0
+  x.part = part
+  x.given = 0
+  x.last = 0
+  x.gathered = 0
   local part2 = x.part
   local x6 = part2 + x.Limits_Scale - 1
   local y3 = x.Limits_Scale
@@ -2747,7 +2750,6 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   local min7 = x.units * x.slow
   if 16777215 < min7 then min7 = 16777215 end
   x.units = min7
-  x.large, x.gathered = x.units > x.rate, 0
   do
     local at2 = x.State_Now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
     if at2 > f.Before then
@@ -3003,12 +3005,10 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   local end2 = n2 * x.Limits_Grain + x.Limits_Zero - 1
   local n3 = c2.Head
   local due = c2.Units.At(n3 - c2.Head)
-  x.fits = true
   x.bound = 0
   x.spare = true
   x.fair = 0
   x.room = true
-  x.due = due
   local pace = 0
   do
     local x2 = x.Limits_Guess
@@ -3341,7 +3341,6 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       x.overdue = 0 > min2 and 0 or min2
     end
   end
-  x.fits = x.bound == 0
 end
 function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
   local gather = 0
@@ -3884,7 +3883,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
       do
         local t2 = n2 * x.Limits_Grain + x.Limits_Zero
         local c3 = x.State_Calendars[0]
-        if x.rate < x.grain and not x.fits then
+        if x.rate < x.grain and not (x.bound == 0) then
           surplus = false
         else
           local done
@@ -4083,7 +4082,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
   if first2 then
     c2.Front = n2 < end2 and n2 or end2
   end
-  if x.large then
+  if x.units > x.rate then
     if x.gathered == 0 then
       local gather = 0
       gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
@@ -4097,7 +4096,7 @@ end
 function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t)
   local surplus = false
   local c2 = x.State_Calendars[0]
-  if x.rate < x.grain and not x.fits then
+  if x.rate < x.grain and not (x.bound == 0) then
     surplus = false
   else
     local done
@@ -4410,7 +4409,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
         do
           repeat
             local c4 = x.State_Calendars[0]
-            local is2 = x.fits
+            local is2 = x.bound == 0
             if is2 then
               local max3 = 0
               local x3 = t - x.Limits_Zero
@@ -4421,7 +4420,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
             if is2 then
               keeps = t
             else
-              local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot > x.State_Now
+              local is3 = op_Ticket_Slot > x.State_Now
               if is3 then
                 local c5 = x.State_Calendars[0]
                 local max4 = 0
@@ -4436,13 +4435,14 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               else
                 if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and x.room and x.bound == 2 then
                   do
+                    local n4 = c4.Head
                     local x5 = c4.Largest
                     local min2 = (x5 - x5 % 64) / 64
                     if 16777215 < min2 then min2 = 16777215 end
                     local max5 = 1
                     if x.units > max5 then max5 = x.units end
                     if min2 > max5 then max5 = min2 end
-                    local x6 = x.due
+                    local x6 = c4.Units.At(n4 - c4.Head)
                     local pace = 0
                     do
                       local x7 = x.Limits_Guess
@@ -4477,8 +4477,8 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                     local x9 = x.State_Now + (x8 - x8 % 1000) / 1000
                     if x9 > max6 then max6 = x9 end
                     local at2 = max6
-                    local n4 = c4.Head + 1
-                    if at2 + 1000 < n4 * x.Limits_Grain + x.Limits_Zero then
+                    local n5 = c4.Head + 1
+                    if at2 + 1000 < n5 * x.Limits_Grain + x.Limits_Zero then
                       keeps = at2
                       break
                     end
@@ -4486,16 +4486,17 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                 end
                 if x.room and x.bound == 1 or (x.room or op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below) and x.bound >= 4 then
                   local at2 = t
-                  local due = x.due
+                  local n4 = c4.Head
+                  local due = c4.Units.At(n4 - c4.Head)
                   if not x.room then
                     local w = x.Limits_Windows[x.bound - 4]
                     local x5 = x.State_AgainUS
                     local t2 = (x5 - x5 % 1000) / 1000 - 1
                     local t3 = t2 - w.Offset
                     local by2 = w.Interval
-                    local n4 = (t3 - t3 % by2) / by2 + 1
+                    local n5 = (t3 - t3 % by2) / by2 + 1
                     local max5 = t
-                    local x6 = n4 * w.Interval + w.Offset
+                    local x6 = n5 * w.Interval + w.Offset
                     if x6 > max5 then max5 = x6 end
                     at2, due = max5, 0
                   end
@@ -4603,8 +4604,8 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                         local min2 = (x5 - x5 % y4) / y4 + 1
                         local x6 = (8796093022208 - 8796093022208 % y5) / y5
                         if x6 < min2 then min2 = x6 end
-                        local n4 = (t2 - t2 % by2) / by2 + min2
-                        room = n4 * w.Interval + w.Offset
+                        local n5 = (t2 - t2 % by2) / by2 + min2
+                        room = n5 * w.Interval + w.Offset
                       end
                     end
                     if room > at2 then at2 = room end
@@ -4715,7 +4716,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           if x4 > max4 then max4 = x4 end
           local y3 = x.Limits_Grain
           local n4 = (max4 - max4 % y3) / y3
-          local is2 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.fits or x.bound >= 4 and n3 > c4.Head)
+          local is2 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.bound == 0 or x.bound >= 4 and n3 > c4.Head)
           if is2 then
             local surplus = false
             surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t)
@@ -5065,7 +5066,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       c2.Units.Put(n2 - c2.Head, units2)
     end
   end
-  if x.large and n2 == x.gathered then
+  if n2 == x.gathered then
     if n2 > c2.Front then c2.Front = n2 end
   end
   if x.fair > 0 and not op_Urgent then
@@ -7637,8 +7638,8 @@ end
               end
               Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
               Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
-              fits = fits and x2.fits
-              v_soon = v_soon and (x2.fits or x2.bound == 2)
+              fits = fits and x2.bound == 0
+              v_soon = v_soon and (x2.bound == 0 or x2.bound == 2)
             end
             if fits and (op_Deadline <= 0 or s_Now <= op_Deadline) then
               do
@@ -8059,9 +8060,9 @@ end
                       is3 = is2
                     end
                     local held = is3
-                    if held or a_Bound == 0 and not x2.fits then
+                    if held or a_Bound == 0 and not (x2.bound == 0) then
                       a_Limit, a_Bound = i2 + 1, x2.bound
-                      if x2.fits then
+                      if x2.bound == 0 then
                         a_Bound = 3
                       end
                     end
@@ -8080,11 +8081,11 @@ end
                         local f3 = s_Flows[x2.flow]
                         local is7 = op_Ticket_Slot > 0 and op_Kind ~= 0
                         if is7 then
-                          local is6 = x2.fits and here
+                          local is6 = x2.bound == 0 and here
                           if not is6 then
                             local is5 = v_bound <= 2
                             if is5 then
-                              local is4 = x2.fits
+                              local is4 = x2.bound == 0
                               if not is4 then
                                 local t2 = slot - w2.Offset
                                 local by2 = w2.Interval
@@ -8876,11 +8877,11 @@ end
                         local f2 = s_Flows[x2.flow]
                         local is7 = op_Ticket_Slot > 0 and op_Kind ~= 0
                         if is7 then
-                          local is6 = x2.fits and here
+                          local is6 = x2.bound == 0 and here
                           if not is6 then
                             local is5 = v_bound <= 2
                             if is5 then
-                              local is4 = x2.fits
+                              local is4 = x2.bound == 0
                               if not is4 then
                                 local t2 = slot - w.Offset
                                 local by2 = w.Interval
