@@ -28,8 +28,7 @@ func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before 
 func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, a *Answer) {
 	id := max(s.LastID+1, s.Now*1024) // later than the leases of before the entity was forgotten
 	for i := range shared {
-		x := &shared[i]
-		id = max(id, x.State.LastID+1)
+		id = max(id, shared[i].State.LastID+1)
 	}
 	a.Lease = Lease{ID: id, Begin: s.Now, End: s.Now + l.Lease, Cost: op.Cost}
 	l.grant(s, leases, &a.Lease)

@@ -189,22 +189,22 @@ func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, n
 func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinned bool, now int64, a *Answer) {
 	before, t := s.Now, now
 	changes := op.changes() || unpinned
-	if op.Kind == Settle || op.Kind == Cancel {
+	switch op.Kind {
+	case Settle, Cancel:
 		changes = s.giveBack(leases, shared, op, now, a)
-	} else if op.Kind == Resume || op.Kind == Reset {
+	case Resume:
 		changes = s.Tokens != 0
-	} else if op.Kind == Announce {
+	case Reset:
+		changes = s.Tokens != 0
+		leases.Clear() // before advance: an entity without leases may be a forgotten one
+	case Announce:
 		changes = len(s.Pins) > 0
-	}
-	if op.Kind == Reset { // first: an entity without leases may be a forgotten one
-		leases.Clear()
 	}
 	if changes {
 		t = s.time(shared, now)
 		l.advance(s, leases, t)
 		for i := range shared {
-			x := &shared[i]
-			x.advance(t)
+			shared[i].advance(t)
 		}
 	}
 	switch op.Kind {
@@ -223,9 +223,7 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 			}
 		}
 	case Settle, Cancel:
-		if changes {
-			l.end(s, shared, op, a)
-		}
+		l.end(s, shared, op, a)
 	case Renew:
 		if leases.Release(op.Lease.ID, op.Lease.End, max(now, s.Now)) {
 			a.Lease = op.Lease

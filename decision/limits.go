@@ -104,10 +104,7 @@ func (l *Limits) share() {
 	w := &l.Windows[l.Shortest]
 	l.Grain = max(w.Interval, 1000/w.Interval*w.Interval)
 	l.Zero = w.Offset - floor(w.Offset, l.Grain)*l.Grain
-	n0 := l.brings(0)
-	n1 := l.brings(1)
-	n2 := l.brings(2)
-	n3 := l.brings(3)
+	n0, n1, n2, n3 := l.brings(0), l.brings(1), l.brings(2), l.brings(3)
 	l.PerGrain = max(n0, n1, n2, n3)
 	least, most := int64(1), int64(1<<20) // the parts of one unit, where 1 tells that there is one unit; and the units of a grain
 	if min(n0, 1)+min(n1, 1)+min(n2, 1)+min(n3, 1) > 1 {
@@ -153,10 +150,7 @@ func (l *Limits) part(cost *Cost) int64 {
 	if l.Parts[0] == 1 {
 		return cost[0]
 	}
-	part := int64(1)
-	part = max(part, parts(cost[0], l.Parts[0]), parts(cost[1], l.Parts[1]))
-	part = max(part, parts(cost[2], l.Parts[2]), parts(cost[3], l.Parts[3]))
-	return part
+	return max(1, parts(cost[0], l.Parts[0]), parts(cost[1], l.Parts[1]), parts(cost[2], l.Parts[2]), parts(cost[3], l.Parts[3]))
 }
 
 // parts converts an amount of a unit to parts.
@@ -210,13 +204,12 @@ func (s *State) Limits() (l Limits, known bool) {
 		}
 		l.Windows = append(l.Windows, w)
 	}
-	if len(l.Windows) == 0 || l.Windows[0] == Unknown {
+	known = len(l.Windows) > 0 && l.Windows[0] != Unknown
+	if !known {
 		l.Windows, l.Tokens, l.Guess = []Window{Unknown}, MostUnits, 1
-		l.Ready()
-		return l, false
 	}
 	l.Ready()
-	return l, true
+	return l, known
 }
 
 // Level returns the part of the windows that is in force, at most 1.

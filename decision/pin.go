@@ -65,8 +65,7 @@ func (s *State) unpin() {
 func (s *State) pinned(shared []Shared) bool {
 	any := len(s.Pins) > 0
 	for i := range shared {
-		x := &shared[i]
-		any = any || len(x.State.Pins) > 0
+		any = any || len(shared[i].State.Pins) > 0
 	}
 	return any
 }

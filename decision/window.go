@@ -274,8 +274,7 @@ func (s *State) lapse(slot int64) {
 		}
 	}
 	for i := range s.Flows {
-		f := &s.Flows[i]
-		f.End = 0
+		s.Flows[i].End = 0
 	}
 	for i := range s.Calendars { // grains may have room again
 		s.Calendars[i].Front = 0
@@ -413,8 +412,7 @@ func (line *Line) keep(s *State) { line.Fresh, line.FreshFrom, line.Stale = 0, s
 func (s *State) rest(leases Leases) {
 	if leases.Out(s.Now) == 0 {
 		for i := range s.Lines {
-			line := &s.Lines[i]
-			line.keep(s)
+			s.Lines[i].keep(s)
 		}
 	}
 }
@@ -456,8 +454,7 @@ func (l *Limits) Until(s *State) int64 {
 		}
 	}
 	for i := range s.Flows {
-		f := &s.Flows[i]
-		until = max(until, f.Until+l.Fill+l.grace())
+		until = max(until, s.Flows[i].Until+l.Fill+l.grace())
 	}
 	if lines > len(l.Windows) {
 		until += remembered

@@ -1234,8 +1234,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         end
       end
       for i2 = 0, s_Flows_n - 1 do
-        local f = s_Flows[i2]
-        f.End = 0
+        s_Flows[i2].End = 0
       end
       for i2 = 0, s_Calendars_n - 1 do
         s_Calendars[i2].Front = 0
@@ -1988,8 +1987,7 @@ function Shared_advance(x, now)
                 end
               end
               for i2 = 0, x.State_Flows_n - 1 do
-                local f = x.State_Flows[i2]
-                f.End = 0
+                x.State_Flows[i2].End = 0
               end
               for i2 = 0, x.State_Calendars_n - 1 do
                 x.State_Calendars[i2].Front = 0
@@ -2135,8 +2133,7 @@ function Shared_advance(x, now)
             end
           end
           for i2 = 0, x.State_Flows_n - 1 do
-            local f = x.State_Flows[i2]
-            local x8 = f.Until + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
+            local x8 = x.State_Flows[i2].Until + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
             if x8 > until2 then until2 = x8 end
           end
           if lines2 > x.Limits_Windows_n then
@@ -2657,36 +2654,36 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     if x.Limits_Parts_0 == 1 then
       part = op_Cost_0
     else
-      local part2 = 1
       local each2 = x.Limits_Parts_0
       local y3 = 1 > each2 and 1 or each2
       local min3 = op_Cost_0
       local x6 = (1099511627776 - 1099511627776 % y3) / y3
       if x6 < min3 then min3 = x6 end
-      local x7 = min3 * each2
-      if x7 > part2 then part2 = x7 end
       local each3 = x.Limits_Parts_1
       local y4 = 1 > each3 and 1 or each3
       local min4 = op_Cost_1
-      local x8 = (1099511627776 - 1099511627776 % y4) / y4
-      if x8 < min4 then min4 = x8 end
-      local x9 = min4 * each3
-      if x9 > part2 then part2 = x9 end
+      local x7 = (1099511627776 - 1099511627776 % y4) / y4
+      if x7 < min4 then min4 = x7 end
       local each4 = x.Limits_Parts_2
       local y5 = 1 > each4 and 1 or each4
       local min5 = op_Cost_2
-      local x10 = (1099511627776 - 1099511627776 % y5) / y5
-      if x10 < min5 then min5 = x10 end
-      local x11 = min5 * each4
-      if x11 > part2 then part2 = x11 end
+      local x8 = (1099511627776 - 1099511627776 % y5) / y5
+      if x8 < min5 then min5 = x8 end
       local each5 = x.Limits_Parts_3
       local y6 = 1 > each5 and 1 or each5
       local min6 = op_Cost_3
-      local x12 = (1099511627776 - 1099511627776 % y6) / y6
-      if x12 < min6 then min6 = x12 end
+      local x9 = (1099511627776 - 1099511627776 % y6) / y6
+      if x9 < min6 then min6 = x9 end
+      local max2 = 1
+      local x10 = min3 * each2
+      if x10 > max2 then max2 = x10 end
+      local x11 = min4 * each3
+      if x11 > max2 then max2 = x11 end
+      local x12 = min5 * each4
+      if x12 > max2 then max2 = x12 end
       local x13 = min6 * each5
-      if x13 > part2 then part2 = x13 end
-      part = part2
+      if x13 > max2 then max2 = x13 end
+      part = max2
     end
   end
   x.part = part
@@ -2782,36 +2779,36 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       if x.Limits_Parts_0 == 1 then
         part3 = op_Ticket_Cost_0
       else
-        local part4 = 1
         local each2 = x.Limits_Parts_0
         local y5 = 1 > each2 and 1 or each2
         local min8 = op_Ticket_Cost_0
         local x12 = (1099511627776 - 1099511627776 % y5) / y5
         if x12 < min8 then min8 = x12 end
-        local x13 = min8 * each2
-        if x13 > part4 then part4 = x13 end
         local each3 = x.Limits_Parts_1
         local y6 = 1 > each3 and 1 or each3
         local min9 = op_Ticket_Cost_1
-        local x14 = (1099511627776 - 1099511627776 % y6) / y6
-        if x14 < min9 then min9 = x14 end
-        local x15 = min9 * each3
-        if x15 > part4 then part4 = x15 end
+        local x13 = (1099511627776 - 1099511627776 % y6) / y6
+        if x13 < min9 then min9 = x13 end
         local each4 = x.Limits_Parts_2
         local y7 = 1 > each4 and 1 or each4
         local min10 = op_Ticket_Cost_2
-        local x16 = (1099511627776 - 1099511627776 % y7) / y7
-        if x16 < min10 then min10 = x16 end
-        local x17 = min10 * each4
-        if x17 > part4 then part4 = x17 end
+        local x14 = (1099511627776 - 1099511627776 % y7) / y7
+        if x14 < min10 then min10 = x14 end
         local each5 = x.Limits_Parts_3
         local y8 = 1 > each5 and 1 or each5
         local min11 = op_Ticket_Cost_3
-        local x18 = (1099511627776 - 1099511627776 % y8) / y8
-        if x18 < min11 then min11 = x18 end
+        local x15 = (1099511627776 - 1099511627776 % y8) / y8
+        if x15 < min11 then min11 = x15 end
+        local max3 = 1
+        local x16 = min8 * each2
+        if x16 > max3 then max3 = x16 end
+        local x17 = min9 * each3
+        if x17 > max3 then max3 = x17 end
+        local x18 = min10 * each4
+        if x18 > max3 then max3 = x18 end
         local x19 = min11 * each5
-        if x19 > part4 then part4 = x19 end
-        part3 = part4
+        if x19 > max3 then max3 = x19 end
+        part3 = max3
       end
     end
     local part4 = part3
@@ -2903,36 +2900,36 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
     if x.Limits_Parts_0 == 1 then
       part = cost_0
     else
-      local part2 = 1
       local each2 = x.Limits_Parts_0
       local y = 1 > each2 and 1 or each2
       local min2 = cost_0
       local x2 = (1099511627776 - 1099511627776 % y) / y
       if x2 < min2 then min2 = x2 end
-      local x3 = min2 * each2
-      if x3 > part2 then part2 = x3 end
       local each3 = x.Limits_Parts_1
       local y2 = 1 > each3 and 1 or each3
       local min3 = cost_1
-      local x4 = (1099511627776 - 1099511627776 % y2) / y2
-      if x4 < min3 then min3 = x4 end
-      local x5 = min3 * each3
-      if x5 > part2 then part2 = x5 end
+      local x3 = (1099511627776 - 1099511627776 % y2) / y2
+      if x3 < min3 then min3 = x3 end
       local each4 = x.Limits_Parts_2
       local y3 = 1 > each4 and 1 or each4
       local min4 = cost_2
-      local x6 = (1099511627776 - 1099511627776 % y3) / y3
-      if x6 < min4 then min4 = x6 end
-      local x7 = min4 * each4
-      if x7 > part2 then part2 = x7 end
+      local x4 = (1099511627776 - 1099511627776 % y3) / y3
+      if x4 < min4 then min4 = x4 end
       local each5 = x.Limits_Parts_3
       local y4 = 1 > each5 and 1 or each5
       local min5 = cost_3
-      local x8 = (1099511627776 - 1099511627776 % y4) / y4
-      if x8 < min5 then min5 = x8 end
+      local x5 = (1099511627776 - 1099511627776 % y4) / y4
+      if x5 < min5 then min5 = x5 end
+      local max2 = 1
+      local x6 = min2 * each2
+      if x6 > max2 then max2 = x6 end
+      local x7 = min3 * each3
+      if x7 > max2 then max2 = x7 end
+      local x8 = min4 * each4
+      if x8 > max2 then max2 = x8 end
       local x9 = min5 * each5
-      if x9 > part2 then part2 = x9 end
-      part = part2
+      if x9 > max2 then max2 = x9 end
+      part = max2
     end
   end
   local x2 = part + x.Limits_Scale - 1
@@ -2996,8 +2993,10 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   do
     if x.Leases.Out(x.State_Now) == 0 then
       for i2 = 0, x.State_Lines_n - 1 do
-        local line2 = x.State_Lines[i2]
-        line2.Fresh, line2.FreshFrom, line2.Stale = 0, x.State_LastID, 0
+        do
+          local line2 = x.State_Lines[i2]
+          line2.Fresh, line2.FreshFrom, line2.Stale = 0, x.State_LastID, 0
+        end
       end
     end
   end
@@ -5438,8 +5437,7 @@ else
     end
   end
   for i2 = 0, s_Flows_n - 1 do
-    local f = s_Flows[i2]
-    local x6 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+    local x6 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
     if x6 > until2 then until2 = x6 end
   end
   if lines2 > l_Windows_n then
@@ -5797,8 +5795,7 @@ end
                 end
               end
               for i2 = 0, s_Flows_n - 1 do
-                local f = s_Flows[i2]
-                f.End = 0
+                s_Flows[i2].End = 0
               end
               for i2 = 0, s_Calendars_n - 1 do
                 s_Calendars[i2].Front = 0
@@ -5887,8 +5884,7 @@ end
     end
     local any = s_Pins_n > 0
     for i2 = 0, shared_n - 1 do
-      local x2 = shared[i2]
-      any = any or x2.State_Pins_n > 0
+      any = any or shared[i2].State_Pins_n > 0
     end
     pinned = any
     if pinned then
@@ -6124,13 +6120,13 @@ end
         any = is2
       end
       changes = any
-    elseif op_Kind == 8 or op_Kind == 9 then
+    elseif op_Kind == 8 then
       changes = s_Tokens ~= 0
+    elseif op_Kind == 9 then
+      changes = s_Tokens ~= 0
+      Clear()
     elseif op_Kind == 12 then
       changes = s_Pins_n > 0
-    end
-    if op_Kind == 9 then
-      Clear()
     end
     if changes then
       local time2 = 0
@@ -6191,8 +6187,7 @@ end
                     end
                   end
                   for i2 = 0, s_Flows_n - 1 do
-                    local f = s_Flows[i2]
-                    f.End = 0
+                    s_Flows[i2].End = 0
                   end
                   for i2 = 0, s_Calendars_n - 1 do
                     s_Calendars[i2].Front = 0
@@ -6335,8 +6330,7 @@ end
                 end
               end
               for i2 = 0, s_Flows_n - 1 do
-                local f = s_Flows[i2]
-                local x6 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                local x6 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
                 if x6 > until2 then until2 = x6 end
               end
               if lines2 > l_Windows_n then
@@ -6834,8 +6828,10 @@ end
             do
               if Out(s_Now) == 0 then
                 for i2 = 0, s_Lines_n - 1 do
-                  local line2 = s_Lines[i2]
-                  line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+                  do
+                    local line2 = s_Lines[i2]
+                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+                  end
                 end
               end
             end
@@ -9122,9 +9118,8 @@ end
             if x2 > max2 then max2 = x2 end
             local id2 = max2
             for i2 = 0, shared_n - 1 do
-              local x3 = shared[i2]
-              local x4 = x3.State_LastID + 1
-              if x4 > id2 then id2 = x4 end
+              local x3 = shared[i2].State_LastID + 1
+              if x3 > id2 then id2 = x3 end
             end
             a_Lease_ID = id2
             a_Lease_Begin = s_Now
@@ -9185,56 +9180,337 @@ end
         end
       end
     elseif op_Kind == 3 or op_Kind == 4 then
-      if changes then
-        do
-          local booked = false
-          booked = op_Kind == 4 and op_Ticket_Slot > 0 and (shared_n > 0 or op_Ticket_Number > 0 and op_Ticket_Number <= s_Next)
-          local booked2 = booked
-          if op_Kind == 4 then
-            op_Cost_0 = 0
-            op_Cost_1 = 0
-            op_Cost_2 = 0
-            op_Cost_3 = 0
+      do
+        local booked = false
+        booked = op_Kind == 4 and op_Ticket_Slot > 0 and (shared_n > 0 or op_Ticket_Number > 0 and op_Ticket_Number <= s_Next)
+        local booked2 = booked
+        if op_Kind == 4 then
+          op_Cost_0 = 0
+          op_Cost_1 = 0
+          op_Cost_2 = 0
+          op_Cost_3 = 0
+        end
+        if a_Found then
+          do
+            if op_Kind == 3 then
+              do
+                local last2 = s_Last
+                if s_Ended == 0 then
+                  last2 = 0
+                end
+                if s_Ended < 64 then
+                  s_Ended = s_Ended + 1
+                else
+                  s_Held = s_Held - (s_Held - s_Held % 64) / 64
+                end
+                local max2 = 0
+                local x2 = s_Now - op_Lease_Begin
+                if x2 > max2 then max2 = x2 end
+                local time2 = max2 < 68719476736 and max2 or 68719476736
+                local x3 = 8 * (s_Held + l_Guess)
+                local y = s_Ended + 1
+                local max3 = 8
+                local x4 = (x3 - x3 % y) / y
+                if x4 > max3 then max3 = x4 end
+                if last2 > max3 then max3 = last2 end
+                s_Held = s_Held + (time2 < max3 and time2 or max3)
+                s_Last = time2
+              end
+            end
+            for i2 = 0, l_Windows_n - 1 do
+              local w = l_Windows[i2]
+              local line2 = s_Lines[i2]
+              local i3 = w.Unit
+              local estimate = i3 == 0 and op_Lease_Cost_0 or i3 == 1 and op_Lease_Cost_1 or i3 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+              local i4 = w.Unit
+              local back2 = estimate - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+              if op_Lease_ID > line2.FreshFrom then
+                if line2.Fresh < back2 then back2 = line2.Fresh end
+                local max2 = 0
+                local x2 = line2.Fresh - estimate
+                if x2 > max2 then max2 = x2 end
+                line2.Fresh = max2
+              elseif op_Lease_ID > line2.StaleFrom then
+                if line2.Stale < back2 then back2 = line2.Stale end
+                line2.Stale = line2.Stale - (0 > back2 and 0 or back2)
+              else
+                if 0 < back2 then back2 = 0 end
+              end
+              if op_Kind == 3 and estimate > 0 then
+                if s_Ended >= 64 then
+                  local x2 = line2.Estimated
+                  line2.Estimated = line2.Estimated - (x2 - x2 % 64) / 64
+                end
+                line2.Estimated = line2.Estimated + estimate
+                local over = 65536
+                local x2 = estimate * 4096
+                local y = line2.Estimated
+                local part = (x2 - x2 % y) / y
+                local min2 = estimate - back2
+                local x3 = 16 * estimate
+                if x3 < min2 then min2 = x3 end
+                local x4 = min2 * 64
+                local saved = over + 4096 - (x4 - x4 % estimate) / estimate * 64
+                local x5 = saved * part
+                local x6 = (line2.Saved + over) * part
+                line2.Saved = line2.Saved + ((x5 - x5 % 4096) / 4096 - (x6 - x6 % 4096) / 4096)
+              end
+              local max2 = line2.Left + back2
+              if -1125899906842624 > max2 then max2 = -1125899906842624 end
+              line2.Left = max2
+              local max3 = line2.Promised + back2
+              if -1125899906842624 > max3 then max3 = -1125899906842624 end
+              line2.Promised = w.Size < max3 and w.Size or max3
+            end
+            local first2 = l_Windows[0].Unit
+            do
+              local n2 = (first2 == 0 and op_Cost_0 or first2 == 1 and op_Cost_1 or first2 == 2 and op_Cost_2 or op_Cost_3) - (first2 == 0 and op_Lease_Cost_0 or first2 == 1 and op_Lease_Cost_1 or first2 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3)
+              for i2 = 0, s_Pins_n - 1 do
+                local min2 = s_Pins[i2].Level_Ran + n2
+                if 549755813888 < min2 then min2 = 549755813888 end
+                s_Pins[i2].Level_Ran = 0 > min2 and 0 or min2
+              end
+            end
           end
-          if a_Found then
+        end
+        if booked2 then
+          a_Found = true
+          do
+            local slot = s_Now > s_Slot and s_Now or s_Slot
+            for i2 = 0, l_Windows_n - 1 do
+              local w = l_Windows[i2]
+              local line2 = s_Lines[i2]
+              local gain = 0
+              do
+                local left = line2.Promised
+                if slot <= s_Slot then
+                  gain = left
+                else
+                  local t2 = slot - w.Offset
+                  local by2 = w.Interval
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Slot
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Slot
+                    end
+                  end
+                  local t3 = since - w.Offset
+                  local by3 = w.Interval
+                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                  if n2 <= 0 then
+                    gain = left
+                  else
+                    local filled = 0
+                    do
+                      local rate = w.Rate
+                      local size = w.Size
+                      local x2 = size - left
+                      if n2 > (x2 - x2 % rate) / rate then
+                        filled = size
+                      else
+                        filled = left + n2 * rate
+                      end
+                    end
+                    gain = filled
+                  end
+                end
+              end
+              local gain2 = 0
+              do
+                local left = line2.Promised
+                if slot <= s_Slot then
+                  gain2 = left
+                else
+                  local t2 = slot - w.Offset
+                  local by2 = w.Interval
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Slot
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Slot
+                    end
+                  end
+                  local t3 = since - w.Offset
+                  local by3 = w.Interval
+                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                  if n2 <= 0 then
+                    gain2 = left
+                  else
+                    local filled = 0
+                    do
+                      local rate = w.Rate
+                      local size = w.Size
+                      local x2 = size - left
+                      if n2 > (x2 - x2 % rate) / rate then
+                        filled = size
+                      else
+                        filled = left + n2 * rate
+                      end
+                    end
+                    gain2 = filled
+                  end
+                end
+              end
+              local gain3 = 0
+              do
+                local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                local min2 = w.Size
+                local x3 = line2.Left + (x2 - x2 % 4096) / 4096
+                if x3 < min2 then min2 = x3 end
+                if slot <= s_Now then
+                  gain3 = min2
+                else
+                  local t2 = slot - w.Offset
+                  local by2 = w.Interval
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Now
+                      local x4 = s_Closed - 1
+                      if x4 > max2 then max2 = x4 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local t3 = since - w.Offset
+                  local by3 = w.Interval
+                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                  if n2 <= 0 then
+                    gain3 = min2
+                  else
+                    local filled = 0
+                    do
+                      local rate = w.Rate
+                      local size = w.Size
+                      local x4 = size - min2
+                      if n2 > (x4 - x4 % rate) / rate then
+                        filled = size
+                      else
+                        filled = min2 + n2 * rate
+                      end
+                    end
+                    gain3 = filled
+                  end
+                end
+              end
+              line2.Promised = gain2 < gain3 and gain2 or gain3
+            end
+            s_Slot = slot
+          end
+          do
+            do
+              if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
+                for i2 = 0, l_Windows_n - 1 do
+                  if op_Ticket_Again < 2 and not op_Urgent then
+                    do
+                      local line2 = s_Lines[i2]
+                      local w = l_Windows[i2]
+                      local i3 = w.Unit
+                      local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                      local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                      local max2 = 1 < cost and 1 or cost
+                      local x3 = cost - (x2 - x2 % 4096) / 4096
+                      if x3 > max2 then max2 = x3 end
+                      local min2 = w.Size
+                      local x4 = line2.Promised + max2
+                      if x4 < min2 then min2 = x4 end
+                      line2.Promised = min2
+                    end
+                  end
+                end
+                local min2 = s_Next * 16
+                local x2 = s_Head + 16
+                if x2 < min2 then min2 = x2 end
+                s_Head = min2
+              end
+            end
+          end
+          if op_Urgent then
+            do
+              for i2 = 0, s_Flows_n - 1 do
+                local f = s_Flows[i2]
+                if f.Key <= 0 then
+                  do
+                    local slot = op_Ticket_Slot
+                    local i3 = 0 - f.Key
+                    local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                    if slot <= f.Before then
+                      local max2 = 0
+                      local x2 = f.Units - units2
+                      if x2 > max2 then max2 = x2 end
+                      f.Units = max2
+                    else
+                      local max2 = 0
+                      local x2 = f.Later - units2
+                      if x2 > max2 then max2 = x2 end
+                      f.Later = max2
+                    end
+                  end
+                  local i3 = 0 - f.Key
+                  local min2 = 1
+                  local x2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                  if x2 < min2 then min2 = x2 end
+                  local max2 = 0
+                  local x3 = f.Urgent - min2
+                  if x3 > max2 then max2 = x3 end
+                  f.Urgent = max2
+                end
+              end
+            end
+          end
+        end
+        for i2 = 0, shared_n - 1 do
+          local x2 = shared[i2]
+          if x2.held then
             do
               if op_Kind == 3 then
                 do
-                  local last2 = s_Last
-                  if s_Ended == 0 then
+                  local last2 = x2.State_Last
+                  if x2.State_Ended == 0 then
                     last2 = 0
                   end
-                  if s_Ended < 64 then
-                    s_Ended = s_Ended + 1
+                  if x2.State_Ended < 64 then
+                    x2.State_Ended = x2.State_Ended + 1
                   else
-                    s_Held = s_Held - (s_Held - s_Held % 64) / 64
+                    local x3 = x2.State_Held
+                    x2.State_Held = x2.State_Held - (x3 - x3 % 64) / 64
                   end
                   local max2 = 0
-                  local x2 = s_Now - op_Lease_Begin
-                  if x2 > max2 then max2 = x2 end
+                  local x3 = x2.State_Now - op_Lease_Begin
+                  if x3 > max2 then max2 = x3 end
                   local time2 = max2 < 68719476736 and max2 or 68719476736
-                  local x3 = 8 * (s_Held + l_Guess)
-                  local y = s_Ended + 1
+                  local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
+                  local y = x2.State_Ended + 1
                   local max3 = 8
-                  local x4 = (x3 - x3 % y) / y
-                  if x4 > max3 then max3 = x4 end
+                  local x5 = (x4 - x4 % y) / y
+                  if x5 > max3 then max3 = x5 end
                   if last2 > max3 then max3 = last2 end
-                  s_Held = s_Held + (time2 < max3 and time2 or max3)
-                  s_Last = time2
+                  x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
+                  x2.State_Last = time2
                 end
               end
-              for i2 = 0, l_Windows_n - 1 do
-                local w = l_Windows[i2]
-                local line2 = s_Lines[i2]
-                local i3 = w.Unit
-                local estimate = i3 == 0 and op_Lease_Cost_0 or i3 == 1 and op_Lease_Cost_1 or i3 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+              for i3 = 0, x2.Limits_Windows_n - 1 do
+                local w = x2.Limits_Windows[i3]
+                local line2 = x2.State_Lines[i3]
                 local i4 = w.Unit
-                local back2 = estimate - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+                local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+                local i5 = w.Unit
+                local back2 = estimate - (i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3)
                 if op_Lease_ID > line2.FreshFrom then
                   if line2.Fresh < back2 then back2 = line2.Fresh end
                   local max2 = 0
-                  local x2 = line2.Fresh - estimate
-                  if x2 > max2 then max2 = x2 end
+                  local x3 = line2.Fresh - estimate
+                  if x3 > max2 then max2 = x3 end
                   line2.Fresh = max2
                 elseif op_Lease_ID > line2.StaleFrom then
                   if line2.Stale < back2 then back2 = line2.Stale end
@@ -9243,23 +9519,23 @@ end
                   if 0 < back2 then back2 = 0 end
                 end
                 if op_Kind == 3 and estimate > 0 then
-                  if s_Ended >= 64 then
-                    local x2 = line2.Estimated
-                    line2.Estimated = line2.Estimated - (x2 - x2 % 64) / 64
+                  if x2.State_Ended >= 64 then
+                    local x3 = line2.Estimated
+                    line2.Estimated = line2.Estimated - (x3 - x3 % 64) / 64
                   end
                   line2.Estimated = line2.Estimated + estimate
                   local over = 65536
-                  local x2 = estimate * 4096
+                  local x3 = estimate * 4096
                   local y = line2.Estimated
-                  local part = (x2 - x2 % y) / y
+                  local part = (x3 - x3 % y) / y
                   local min2 = estimate - back2
-                  local x3 = 16 * estimate
-                  if x3 < min2 then min2 = x3 end
-                  local x4 = min2 * 64
-                  local saved = over + 4096 - (x4 - x4 % estimate) / estimate * 64
-                  local x5 = saved * part
-                  local x6 = (line2.Saved + over) * part
-                  line2.Saved = line2.Saved + ((x5 - x5 % 4096) / 4096 - (x6 - x6 % 4096) / 4096)
+                  local x4 = 16 * estimate
+                  if x4 < min2 then min2 = x4 end
+                  local x5 = min2 * 64
+                  local saved = over + 4096 - (x5 - x5 % estimate) / estimate * 64
+                  local x6 = saved * part
+                  local x7 = (line2.Saved + over) * part
+                  line2.Saved = line2.Saved + ((x6 - x6 % 4096) / 4096 - (x7 - x7 % 4096) / 4096)
                 end
                 local max2 = line2.Left + back2
                 if -1125899906842624 > max2 then max2 = -1125899906842624 end
@@ -9268,328 +9544,45 @@ end
                 if -1125899906842624 > max3 then max3 = -1125899906842624 end
                 line2.Promised = w.Size < max3 and w.Size or max3
               end
-              local first2 = l_Windows[0].Unit
+              local first2 = x2.Limits_Windows[0].Unit
               do
                 local n2 = (first2 == 0 and op_Cost_0 or first2 == 1 and op_Cost_1 or first2 == 2 and op_Cost_2 or op_Cost_3) - (first2 == 0 and op_Lease_Cost_0 or first2 == 1 and op_Lease_Cost_1 or first2 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3)
-                for i2 = 0, s_Pins_n - 1 do
-                  local min2 = s_Pins[i2].Level_Ran + n2
+                for i3 = 0, x2.State_Pins_n - 1 do
+                  local min2 = x2.State_Pins[i3].Level_Ran + n2
                   if 549755813888 < min2 then min2 = 549755813888 end
-                  s_Pins[i2].Level_Ran = 0 > min2 and 0 or min2
+                  x2.State_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
                 end
               end
             end
           end
           if booked2 then
-            a_Found = true
+            local flow2 = 0
             do
-              local slot = s_Now > s_Slot and s_Now or s_Slot
-              for i2 = 0, l_Windows_n - 1 do
-                local w = l_Windows[i2]
-                local line2 = s_Lines[i2]
-                local gain = 0
-                do
-                  local left = line2.Promised
-                  if slot <= s_Slot then
-                    gain = left
-                  else
-                    local t2 = slot - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max2 = s_Slot
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = s_Slot
-                      end
-                    end
-                    local t3 = since - w.Offset
-                    local by3 = w.Interval
-                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x2 = size - left
-                        if n2 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain = filled
-                    end
-                  end
+              local key2 = x2.Key
+              local done
+              for i3 = 0, s_Flows_n - 1 do
+                if s_Flows[i3].Key == key2 then
+                  flow2 = i3
+                  done = true
+                  break
                 end
-                local gain2 = 0
-                do
-                  local left = line2.Promised
-                  if slot <= s_Slot then
-                    gain2 = left
-                  else
-                    local t2 = slot - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max2 = s_Slot
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = s_Slot
-                      end
-                    end
-                    local t3 = since - w.Offset
-                    local by3 = w.Interval
-                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                    if n2 <= 0 then
-                      gain2 = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x2 = size - left
-                        if n2 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain2 = filled
-                    end
-                  end
-                end
-                local gain3 = 0
-                do
-                  local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                  local min2 = w.Size
-                  local x3 = line2.Left + (x2 - x2 % 4096) / 4096
-                  if x3 < min2 then min2 = x3 end
-                  if slot <= s_Now then
-                    gain3 = min2
-                  else
-                    local t2 = slot - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max2 = s_Now
-                        local x4 = s_Closed - 1
-                        if x4 > max2 then max2 = x4 end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local t3 = since - w.Offset
-                    local by3 = w.Interval
-                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                    if n2 <= 0 then
-                      gain3 = min2
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x4 = size - min2
-                        if n2 > (x4 - x4 % rate) / rate then
-                          filled = size
-                        else
-                          filled = min2 + n2 * rate
-                        end
-                      end
-                      gain3 = filled
-                    end
-                  end
-                end
-                line2.Promised = gain2 < gain3 and gain2 or gain3
               end
-              s_Slot = slot
+              if not done then
+                s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                s_Flows_n = s_Flows_n + 1
+                flow2 = s_Flows_n - 1
+              end
             end
+            local f = s_Flows[flow2]
+            Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
             do
-              do
-                if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
-                  for i2 = 0, l_Windows_n - 1 do
-                    if op_Ticket_Again < 2 and not op_Urgent then
-                      do
-                        local line2 = s_Lines[i2]
-                        local w = l_Windows[i2]
-                        local i3 = w.Unit
-                        local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                        local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                        local max2 = 1 < cost and 1 or cost
-                        local x3 = cost - (x2 - x2 % 4096) / 4096
-                        if x3 > max2 then max2 = x3 end
-                        local min2 = w.Size
-                        local x4 = line2.Promised + max2
-                        if x4 < min2 then min2 = x4 end
-                        line2.Promised = min2
-                      end
-                    end
-                  end
-                  local min2 = s_Next * 16
-                  local x2 = s_Head + 16
-                  if x2 < min2 then min2 = x2 end
-                  s_Head = min2
-                end
-              end
-            end
-            if op_Urgent then
-              do
-                for i2 = 0, s_Flows_n - 1 do
-                  local f = s_Flows[i2]
-                  if f.Key <= 0 then
-                    do
-                      local slot = op_Ticket_Slot
-                      local i3 = 0 - f.Key
-                      local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                      if slot <= f.Before then
-                        local max2 = 0
-                        local x2 = f.Units - units2
-                        if x2 > max2 then max2 = x2 end
-                        f.Units = max2
-                      else
-                        local max2 = 0
-                        local x2 = f.Later - units2
-                        if x2 > max2 then max2 = x2 end
-                        f.Later = max2
-                      end
-                    end
-                    local i3 = 0 - f.Key
-                    local min2 = 1
-                    local x2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                    if x2 < min2 then min2 = x2 end
-                    local max2 = 0
-                    local x3 = f.Urgent - min2
-                    if x3 > max2 then max2 = x3 end
-                    f.Urgent = max2
-                  end
-                end
-              end
-            end
-          end
-          for i2 = 0, shared_n - 1 do
-            local x2 = shared[i2]
-            if x2.held then
-              do
-                if op_Kind == 3 then
-                  do
-                    local last2 = x2.State_Last
-                    if x2.State_Ended == 0 then
-                      last2 = 0
-                    end
-                    if x2.State_Ended < 64 then
-                      x2.State_Ended = x2.State_Ended + 1
-                    else
-                      local x3 = x2.State_Held
-                      x2.State_Held = x2.State_Held - (x3 - x3 % 64) / 64
-                    end
-                    local max2 = 0
-                    local x3 = x2.State_Now - op_Lease_Begin
-                    if x3 > max2 then max2 = x3 end
-                    local time2 = max2 < 68719476736 and max2 or 68719476736
-                    local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
-                    local y = x2.State_Ended + 1
-                    local max3 = 8
-                    local x5 = (x4 - x4 % y) / y
-                    if x5 > max3 then max3 = x5 end
-                    if last2 > max3 then max3 = last2 end
-                    x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
-                    x2.State_Last = time2
-                  end
-                end
-                for i3 = 0, x2.Limits_Windows_n - 1 do
-                  local w = x2.Limits_Windows[i3]
-                  local line2 = x2.State_Lines[i3]
-                  local i4 = w.Unit
-                  local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-                  local i5 = w.Unit
-                  local back2 = estimate - (i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3)
-                  if op_Lease_ID > line2.FreshFrom then
-                    if line2.Fresh < back2 then back2 = line2.Fresh end
-                    local max2 = 0
-                    local x3 = line2.Fresh - estimate
-                    if x3 > max2 then max2 = x3 end
-                    line2.Fresh = max2
-                  elseif op_Lease_ID > line2.StaleFrom then
-                    if line2.Stale < back2 then back2 = line2.Stale end
-                    line2.Stale = line2.Stale - (0 > back2 and 0 or back2)
-                  else
-                    if 0 < back2 then back2 = 0 end
-                  end
-                  if op_Kind == 3 and estimate > 0 then
-                    if x2.State_Ended >= 64 then
-                      local x3 = line2.Estimated
-                      line2.Estimated = line2.Estimated - (x3 - x3 % 64) / 64
-                    end
-                    line2.Estimated = line2.Estimated + estimate
-                    local over = 65536
-                    local x3 = estimate * 4096
-                    local y = line2.Estimated
-                    local part = (x3 - x3 % y) / y
-                    local min2 = estimate - back2
-                    local x4 = 16 * estimate
-                    if x4 < min2 then min2 = x4 end
-                    local x5 = min2 * 64
-                    local saved = over + 4096 - (x5 - x5 % estimate) / estimate * 64
-                    local x6 = saved * part
-                    local x7 = (line2.Saved + over) * part
-                    line2.Saved = line2.Saved + ((x6 - x6 % 4096) / 4096 - (x7 - x7 % 4096) / 4096)
-                  end
-                  local max2 = line2.Left + back2
-                  if -1125899906842624 > max2 then max2 = -1125899906842624 end
-                  line2.Left = max2
-                  local max3 = line2.Promised + back2
-                  if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                  line2.Promised = w.Size < max3 and w.Size or max3
-                end
-                local first2 = x2.Limits_Windows[0].Unit
-                do
-                  local n2 = (first2 == 0 and op_Cost_0 or first2 == 1 and op_Cost_1 or first2 == 2 and op_Cost_2 or op_Cost_3) - (first2 == 0 and op_Lease_Cost_0 or first2 == 1 and op_Lease_Cost_1 or first2 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3)
-                  for i3 = 0, x2.State_Pins_n - 1 do
-                    local min2 = x2.State_Pins[i3].Level_Ran + n2
-                    if 549755813888 < min2 then min2 = 549755813888 end
-                    x2.State_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
-                  end
-                end
-              end
-            end
-            if booked2 then
-              local flow2 = 0
-              do
-                local key2 = x2.Key
-                local done
-                for i3 = 0, s_Flows_n - 1 do
-                  if s_Flows[i3].Key == key2 then
-                    flow2 = i3
-                    done = true
-                    break
-                  end
-                end
-                if not done then
-                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
-                  s_Flows_n = s_Flows_n + 1
-                  flow2 = s_Flows_n - 1
-                end
-              end
-              local f = s_Flows[flow2]
-              Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
-              do
-                local w = l_Windows[l_Shortest]
-                if i2 == 0 and f.End > s_Now then
-                  local i3 = w.Unit
-                  local min2 = w.Size
-                  local x3 = f.Left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
-                  if x3 < min2 then min2 = x3 end
-                  f.Left = min2
-                end
+              local w = l_Windows[l_Shortest]
+              if i2 == 0 and f.End > s_Now then
+                local i3 = w.Unit
+                local min2 = w.Size
+                local x3 = f.Left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                if x3 < min2 then min2 = x3 end
+                f.Left = min2
               end
             end
           end
@@ -9951,8 +9944,7 @@ else
     end
   end
   for i2 = 0, s_Flows_n - 1 do
-    local f = s_Flows[i2]
-    local x6 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+    local x6 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
     if x6 > until2 then until2 = x6 end
   end
   if lines2 > l_Windows_n then
