@@ -130,7 +130,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *
 			}
 			slot = at
 			f := &s.Flows[x.flow]
-			if i == 0 && (a.Limit > 0 || f.End > s.Now) && l.lined(s, x, op, v, slot) {
+			if i == 0 && l.lined(s, x, f, op, v, slot, a) {
 				at, slot = slot, l.inLine(s, x, f, op, v, slot)
 				if joins && slot-s.Now > 2*(at-s.Now) {
 					slot = max(slot, v.slot)
@@ -158,13 +158,12 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot 
 	if op.Urgent && (a.Limit == 0 || slot-own <= min(10*l.Windows[l.Shortest].Interval, 10_000)) {
 		s.putUrgent(&a.Ticket)
 	}
-	cost := op.Cost[l.Windows[l.Shortest].Unit]
 	for i := range shared {
 		x := &shared[i]
 		f := &s.Flows[x.flow]
-		if i == 0 && (a.Limit > 0 || f.End > s.Now) && cost > 0 && l.lined(s, x, op, v, slot) {
+		if i == 0 && l.lined(s, x, f, op, v, slot, a) {
 			end := max(slot, f.End)
-			f.Left = l.ahead(s, f, op, v, end) - cost
+			f.Left = l.ahead(s, f, op, v, end) - op.Cost[l.Windows[l.Shortest].Unit]
 			f.End = end
 			if line := &s.Lines[l.Shortest]; end == s.Slot {
 				line.Promised = min(line.Promised, f.Left)
@@ -204,11 +203,12 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 // it, unless all tickets of the line are urgent and an own window is slower than the limit. Behind the refresh of a longer
 // window there is no line, because that window has told the operations when to come: a line through its intervals would end days later
 // for all.
-func (l *Limits) lined(s *State, x *Shared, op *Op, v *view, slot int64) bool {
-	w, here, f := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head, &s.Flows[x.flow]
+func (l *Limits) lined(s *State, x *Shared, f *Flow, op *Op, v *view, slot int64, a *Answer) bool {
+	w, here := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head
+	exists := (a.Limit > 0 || f.End > s.Now) && op.Cost[w.Unit] > 0
 	keeps := op.back() && (x.fits() && here || v.bound <= BoundTokens && (x.fits() || w.interval(slot) == w.interval(s.Now)))
 	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot) == Never)
-	return !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
+	return exists && !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
 }
 
 // view is the state of an entity as an operation finds it.

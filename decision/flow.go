@@ -165,16 +165,12 @@ func (s *State) passing(w *Window, op *Op) int64 {
 // goes to the end of a line of hours, nobody uses the capacity that it leaves. So it goes no further than to the end of the
 // calendar.
 func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t int64) int64 {
-	cost := op.Cost[l.Windows[l.Shortest].Unit]
-	if cost == 0 {
-		return t
-	}
-	end := f.End
+	w, end := &l.Windows[l.Shortest], f.End
 	if op.back() {
 		end = min(end, x.Limits.begin(x.State.Calendars[0].Head+Grains-1))
 	}
 	t = max(t, end)
-	return l.Windows[l.Shortest].room(s, l.ahead(s, f, op, v, t), cost, t)
+	return w.room(s, l.ahead(s, f, op, v, t), op.Cost[w.Unit], t)
 }
 
 // ahead returns the capacity that the line has left at t. An operation that only a shared limit delays again leaves its place in the line,

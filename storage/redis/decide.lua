@@ -8064,7 +8064,7 @@ end
                     end
                     slot = at2
                     local f2 = s_Flows[x2.flow]
-                    local is4 = i2 == 0 and (a_Limit > 0 or f2.End > s_Now)
+                    local is4 = i2 == 0
                     if is4 then
                       local lined = false
                       do
@@ -8074,61 +8074,66 @@ end
                         if x4 > max3 then max3 = x4 end
                         local y2 = x2.Limits_Grain
                         local here = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
-                        local f3 = s_Flows[x2.flow]
-                        local is7 = op_Ticket_Slot > 0 and op_Kind ~= 0
-                        if is7 then
-                          local is6 = x2.bound == 0 and here
-                          if not is6 then
-                            local is5 = v_bound <= 2
-                            if is5 then
-                              local is4 = x2.bound == 0
-                              if not is4 then
+                        local is4 = a_Limit > 0 or f2.End > s_Now
+                        if is4 then
+                          local i3 = w2.Unit
+                          is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
+                        end
+                        local exists = is4
+                        local is8 = op_Ticket_Slot > 0 and op_Kind ~= 0
+                        if is8 then
+                          local is7 = x2.bound == 0 and here
+                          if not is7 then
+                            local is6 = v_bound <= 2
+                            if is6 then
+                              local is5 = x2.bound == 0
+                              if not is5 then
                                 local t2 = slot - w2.Offset
                                 local by2 = w2.Interval
                                 local t3 = s_Now - w2.Offset
                                 local by3 = w2.Interval
-                                is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
-                              is5 = is4
+                              is6 = is5
                             end
-                            is6 = is5
+                            is7 = is6
                           end
-                          is7 = is6
+                          is8 = is7
                         end
-                        local keeps = is7
-                        local is9 = op_Urgent
-                        if is9 then
-                          local is8 = f3.Urgent < f3.Units + f3.Later
-                          if not is8 then
+                        local keeps = is8
+                        local is10 = op_Urgent
+                        if is10 then
+                          local is9 = f2.Urgent < f2.Units + f2.Later
+                          if not is9 then
                             local slower = 0
                             do
                               local longest = 0
-                              for i3 = 0, l_Windows_n - 1 do
-                                local w3 = l_Windows[i3]
-                                local i4 = w3.Unit
-                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                              for i4 = 0, l_Windows_n - 1 do
+                                local w3 = l_Windows[i4]
+                                local i5 = w3.Unit
+                                local cost = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                                 local x5 = w3.Rate < w3.Size and w3.Rate or w3.Size
                                 local y3 = 1 > cost and 1 or cost
                                 local min2 = (x5 - x5 % y3) / y3
                                 if 16777215 < min2 then min2 = 16777215 end
                                 local brings = min2 * x2.units
-                                local is8 = cost > 0
-                                if is8 then
+                                local is9 = cost > 0
+                                if is9 then
                                   local t4 = slot - w3.Offset
                                   local by4 = w3.Interval
                                   local t5 = x2.State_Now
                                   local t6 = t5 - w3.Offset
                                   local by5 = w3.Interval
-                                  is8 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                                  is9 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
                                 end
-                                local is9 = is8
-                                if is9 then
+                                local is10 = is9
+                                if is10 then
                                   local y4 = x2.rate
                                   local x6 = w3.Interval
                                   local y5 = x2.Limits_Grain
-                                  is9 = (brings - brings % y4) / y4 < (x6 - x6 % y5) / y5
+                                  is10 = (brings - brings % y4) / y4 < (x6 - x6 % y5) / y5
                                 end
-                                if is9 then
+                                if is10 then
                                   if w3.Interval > longest then longest = w3.Interval end
                                 end
                               end
@@ -8138,30 +8143,30 @@ end
                                 slower = longest
                               end
                             end
-                            is8 = slower == 9007199254740991
+                            is9 = slower == 9007199254740991
                           end
-                          is9 = is8
+                          is10 = is9
                         end
-                        local passes = is9
-                        local is10 = not keeps and not passes and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
-                        if is10 then
+                        local passes = is10
+                        local is11 = exists and not keeps and not passes and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
+                        if is11 then
                           local refreshes = false
                           do
                             local shortest = l_Windows[l_Shortest]
                             local left = s_Lines[l_Shortest].Left
                             local done
-                            for i3 = 0, l_Windows_n - 1 do
-                              local w3 = l_Windows[i3]
-                              local more2 = s_Lines[i3].Left - left
-                              local is10 = w3.Interval > shortest.Interval
-                              if is10 then
+                            for i4 = 0, l_Windows_n - 1 do
+                              local w3 = l_Windows[i4]
+                              local more2 = s_Lines[i4].Left - left
+                              local is11 = w3.Interval > shortest.Interval
+                              if is11 then
                                 local t4 = v_at - w3.Offset
                                 local by4 = w3.Interval
                                 local t5 = s_Now - w3.Offset
                                 local by5 = w3.Interval
-                                is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                is11 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
-                              if is10 then
+                              if is11 then
                                 local t6 = s_Now - w3.Offset
                                 local by6 = w3.Interval
                                 local n3 = (t6 - t6 % by6) / by6 + 1
@@ -8171,12 +8176,12 @@ end
                                 local t9 = s_Now - shortest.Offset
                                 local by8 = shortest.Interval
                                 local n4 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                                local is11 = more2 < 0
-                                if not is11 then
+                                local is12 = more2 < 0
+                                if not is12 then
                                   local y3 = shortest.Rate
-                                  is11 = (more2 - more2 % y3) / y3 < n4
+                                  is12 = (more2 - more2 % y3) / y3 < n4
                                 end
-                                if is11 or w3.Unit ~= shortest.Unit then
+                                if is12 or w3.Unit ~= shortest.Unit then
                                   refreshes = true
                                   done = true
                                   break
@@ -8187,9 +8192,9 @@ end
                               refreshes = false
                             end
                           end
-                          is10 = not refreshes
+                          is11 = not refreshes
                         end
-                        lined = is10
+                        lined = is11
                       end
                       is4 = lined
                     end
@@ -8197,147 +8202,143 @@ end
                       local inLine = 0
                       do
                         local t2 = slot
-                        local i3 = l_Windows[l_Shortest].Unit
-                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                        if cost == 0 then
-                          inLine = t2
-                        else
-                          local end2 = f2.End
-                          if op_Ticket_Slot > 0 and op_Kind ~= 0 then
-                            local n3 = x2.State_Calendars[0].Head + 1024 - 1
-                            local x4 = n3 * x2.Limits_Grain + x2.Limits_Zero
-                            if x4 < end2 then end2 = x4 end
-                          end
-                          if end2 > t2 then t2 = end2 end
-                          local room = 0
+                        local w2 = l_Windows[l_Shortest]
+                        local end2 = f2.End
+                        if op_Ticket_Slot > 0 and op_Kind ~= 0 then
+                          local n3 = x2.State_Calendars[0].Head + 1024 - 1
+                          local x4 = n3 * x2.Limits_Grain + x2.Limits_Zero
+                          if x4 < end2 then end2 = x4 end
+                        end
+                        if end2 > t2 then t2 = end2 end
+                        local room = 0
+                        do
+                          local ahead = 0
                           do
-                            local w2 = l_Windows[l_Shortest]
-                            local ahead = 0
+                            local w3 = l_Windows[l_Shortest]
+                            local line2 = s_Lines[l_Shortest]
+                            local left = f2.Left
+                            if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f2.End and w3.Size > w3.Rate then
+                              local i3 = w3.Unit
+                              local min2 = w3.Size
+                              local x4 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                              if x4 < min2 then min2 = x4 end
+                              left = min2
+                            end
+                            local gain = 0
                             do
-                              local w3 = l_Windows[l_Shortest]
-                              local line2 = s_Lines[l_Shortest]
-                              local left = f2.Left
-                              if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f2.End and w3.Size > w3.Rate then
-                                local i4 = w3.Unit
-                                local min2 = w3.Size
-                                local x4 = left + (i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
-                                if x4 < min2 then min2 = x4 end
-                                left = min2
-                              end
-                              local gain = 0
-                              do
-                                local from2 = f2.End
-                                if t2 <= from2 then
+                              local from2 = f2.End
+                              if t2 <= from2 then
+                                gain = left
+                              else
+                                local t3 = t2 - w3.Offset
+                                local by2 = w3.Interval
+                                local since = 0
+                                do
+                                  if w3.Size > w3.Rate then
+                                    local max3 = from2
+                                    local x4 = s_Closed - 1
+                                    if x4 > max3 then max3 = x4 end
+                                    since = max3
+                                  else
+                                    since = from2
+                                  end
+                                end
+                                local t4 = since - w3.Offset
+                                local by3 = w3.Interval
+                                local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                if n3 <= 0 then
                                   gain = left
                                 else
-                                  local t3 = t2 - w3.Offset
-                                  local by2 = w3.Interval
-                                  local since = 0
+                                  local filled = 0
                                   do
-                                    if w3.Size > w3.Rate then
-                                      local max3 = from2
-                                      local x4 = s_Closed - 1
-                                      if x4 > max3 then max3 = x4 end
-                                      since = max3
+                                    local rate = w3.Rate
+                                    local size = w3.Size
+                                    local x4 = size - left
+                                    if n3 > (x4 - x4 % rate) / rate then
+                                      filled = size
                                     else
-                                      since = from2
+                                      filled = left + n3 * rate
                                     end
                                   end
-                                  local t4 = since - w3.Offset
-                                  local by3 = w3.Interval
-                                  local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                  if n3 <= 0 then
-                                    gain = left
-                                  else
-                                    local filled = 0
-                                    do
-                                      local rate = w3.Rate
-                                      local size = w3.Size
-                                      local x4 = size - left
-                                      if n3 > (x4 - x4 % rate) / rate then
-                                        filled = size
-                                      else
-                                        filled = left + n3 * rate
-                                      end
-                                    end
-                                    gain = filled
-                                  end
+                                  gain = filled
                                 end
                               end
-                              local gain2 = 0
-                              do
-                                local left2 = line2.Left
-                                if t2 <= s_Now then
+                            end
+                            local gain2 = 0
+                            do
+                              local left2 = line2.Left
+                              if t2 <= s_Now then
+                                gain2 = left2
+                              else
+                                local t3 = t2 - w3.Offset
+                                local by2 = w3.Interval
+                                local since = 0
+                                do
+                                  if w3.Size > w3.Rate then
+                                    local max3 = s_Now
+                                    local x4 = s_Closed - 1
+                                    if x4 > max3 then max3 = x4 end
+                                    since = max3
+                                  else
+                                    since = s_Now
+                                  end
+                                end
+                                local t4 = since - w3.Offset
+                                local by3 = w3.Interval
+                                local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                if n3 <= 0 then
                                   gain2 = left2
                                 else
-                                  local t3 = t2 - w3.Offset
-                                  local by2 = w3.Interval
-                                  local since = 0
+                                  local filled = 0
                                   do
-                                    if w3.Size > w3.Rate then
-                                      local max3 = s_Now
-                                      local x4 = s_Closed - 1
-                                      if x4 > max3 then max3 = x4 end
-                                      since = max3
+                                    local rate = w3.Rate
+                                    local size = w3.Size
+                                    local x4 = size - left2
+                                    if n3 > (x4 - x4 % rate) / rate then
+                                      filled = size
                                     else
-                                      since = s_Now
+                                      filled = left2 + n3 * rate
                                     end
                                   end
-                                  local t4 = since - w3.Offset
-                                  local by3 = w3.Interval
-                                  local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                  if n3 <= 0 then
-                                    gain2 = left2
-                                  else
-                                    local filled = 0
-                                    do
-                                      local rate = w3.Rate
-                                      local size = w3.Size
-                                      local x4 = size - left2
-                                      if n3 > (x4 - x4 % rate) / rate then
-                                        filled = size
-                                      else
-                                        filled = left2 + n3 * rate
-                                      end
-                                    end
-                                    gain2 = filled
-                                  end
+                                  gain2 = filled
                                 end
                               end
-                              ahead = gain < gain2 and gain or gain2
                             end
-                            local at3 = t2
-                            if ahead >= cost or cost == 0 then
-                              room = at3
-                            else
-                              if cost > w2.Size then
-                                at3 = at3 + 10000
-                              end
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max3 = at3
-                                  local x4 = s_Closed - 1
-                                  if x4 > max3 then max3 = x4 end
-                                  since = max3
-                                else
-                                  since = at3
-                                end
-                              end
-                              local t3 = since - w2.Offset
-                              local by2 = w2.Interval
-                              local x4 = cost - ahead - 1
-                              local y2 = w2.Rate
-                              local y3 = w2.Interval
-                              local min2 = (x4 - x4 % y2) / y2 + 1
-                              local x5 = (8796093022208 - 8796093022208 % y3) / y3
-                              if x5 < min2 then min2 = x5 end
-                              local n3 = (t3 - t3 % by2) / by2 + min2
-                              room = n3 * w2.Interval + w2.Offset
-                            end
+                            ahead = gain < gain2 and gain or gain2
                           end
-                          inLine = room
+                          local i3 = w2.Unit
+                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local at3 = t2
+                          if ahead >= cost or cost == 0 then
+                            room = at3
+                          else
+                            if cost > w2.Size then
+                              at3 = at3 + 10000
+                            end
+                            local since = 0
+                            do
+                              if w2.Size > w2.Rate then
+                                local max3 = at3
+                                local x4 = s_Closed - 1
+                                if x4 > max3 then max3 = x4 end
+                                since = max3
+                              else
+                                since = at3
+                              end
+                            end
+                            local t3 = since - w2.Offset
+                            local by2 = w2.Interval
+                            local x4 = cost - ahead - 1
+                            local y2 = w2.Rate
+                            local y3 = w2.Interval
+                            local min2 = (x4 - x4 % y2) / y2 + 1
+                            local x5 = (8796093022208 - 8796093022208 % y3) / y3
+                            if x5 < min2 then min2 = x5 end
+                            local n3 = (t3 - t3 % by2) / by2 + min2
+                            room = n3 * w2.Interval + w2.Offset
+                          end
                         end
+                        inLine = room
                       end
                       at2, slot = slot, inLine
                       if joins and slot - s_Now > 2 * (at2 - s_Now) then
@@ -8855,12 +8856,10 @@ end
                       end
                     end
                   end
-                  local i2 = l_Windows[l_Shortest].Unit
-                  local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-                  for i3 = 0, shared_n - 1 do
-                    local x2 = shared[i3]
+                  for i2 = 0, shared_n - 1 do
+                    local x2 = shared[i2]
                     local f = s_Flows[x2.flow]
-                    local is4 = i3 == 0 and (a_Limit > 0 or f.End > s_Now) and cost > 0
+                    local is4 = i2 == 0
                     if is4 then
                       local lined = false
                       do
@@ -8870,61 +8869,66 @@ end
                         if x3 > max2 then max2 = x3 end
                         local y = x2.Limits_Grain
                         local here = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
-                        local f2 = s_Flows[x2.flow]
-                        local is7 = op_Ticket_Slot > 0 and op_Kind ~= 0
-                        if is7 then
-                          local is6 = x2.bound == 0 and here
-                          if not is6 then
-                            local is5 = v_bound <= 2
-                            if is5 then
-                              local is4 = x2.bound == 0
-                              if not is4 then
+                        local is4 = a_Limit > 0 or f.End > s_Now
+                        if is4 then
+                          local i3 = w.Unit
+                          is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
+                        end
+                        local exists = is4
+                        local is8 = op_Ticket_Slot > 0 and op_Kind ~= 0
+                        if is8 then
+                          local is7 = x2.bound == 0 and here
+                          if not is7 then
+                            local is6 = v_bound <= 2
+                            if is6 then
+                              local is5 = x2.bound == 0
+                              if not is5 then
                                 local t2 = slot - w.Offset
                                 local by2 = w.Interval
                                 local t3 = s_Now - w.Offset
                                 local by3 = w.Interval
-                                is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
-                              is5 = is4
+                              is6 = is5
                             end
-                            is6 = is5
+                            is7 = is6
                           end
-                          is7 = is6
+                          is8 = is7
                         end
-                        local keeps = is7
-                        local is9 = op_Urgent
-                        if is9 then
-                          local is8 = f2.Urgent < f2.Units + f2.Later
-                          if not is8 then
+                        local keeps = is8
+                        local is10 = op_Urgent
+                        if is10 then
+                          local is9 = f.Urgent < f.Units + f.Later
+                          if not is9 then
                             local slower = 0
                             do
                               local longest = 0
                               for i4 = 0, l_Windows_n - 1 do
                                 local w2 = l_Windows[i4]
                                 local i5 = w2.Unit
-                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                local cost = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                                 local x4 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                                local y2 = 1 > cost2 and 1 or cost2
+                                local y2 = 1 > cost and 1 or cost
                                 local min3 = (x4 - x4 % y2) / y2
                                 if 16777215 < min3 then min3 = 16777215 end
                                 local brings = min3 * x2.units
-                                local is8 = cost2 > 0
-                                if is8 then
+                                local is9 = cost > 0
+                                if is9 then
                                   local t4 = slot - w2.Offset
                                   local by4 = w2.Interval
                                   local t5 = x2.State_Now
                                   local t6 = t5 - w2.Offset
                                   local by5 = w2.Interval
-                                  is8 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                                  is9 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
                                 end
-                                local is9 = is8
-                                if is9 then
+                                local is10 = is9
+                                if is10 then
                                   local y3 = x2.rate
                                   local x5 = w2.Interval
                                   local y4 = x2.Limits_Grain
-                                  is9 = (brings - brings % y3) / y3 < (x5 - x5 % y4) / y4
+                                  is10 = (brings - brings % y3) / y3 < (x5 - x5 % y4) / y4
                                 end
-                                if is9 then
+                                if is10 then
                                   if w2.Interval > longest then longest = w2.Interval end
                                 end
                               end
@@ -8934,13 +8938,13 @@ end
                                 slower = longest
                               end
                             end
-                            is8 = slower == 9007199254740991
+                            is9 = slower == 9007199254740991
                           end
-                          is9 = is8
+                          is10 = is9
                         end
-                        local passes = is9
-                        local is10 = not keeps and not passes and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
-                        if is10 then
+                        local passes = is10
+                        local is11 = exists and not keeps and not passes and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
+                        if is11 then
                           local refreshes = false
                           do
                             local shortest = l_Windows[l_Shortest]
@@ -8949,15 +8953,15 @@ end
                             for i4 = 0, l_Windows_n - 1 do
                               local w2 = l_Windows[i4]
                               local more2 = s_Lines[i4].Left - left
-                              local is10 = w2.Interval > shortest.Interval
-                              if is10 then
+                              local is11 = w2.Interval > shortest.Interval
+                              if is11 then
                                 local t4 = v_at - w2.Offset
                                 local by4 = w2.Interval
                                 local t5 = s_Now - w2.Offset
                                 local by5 = w2.Interval
-                                is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                is11 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
-                              if is10 then
+                              if is11 then
                                 local t6 = s_Now - w2.Offset
                                 local by6 = w2.Interval
                                 local n2 = (t6 - t6 % by6) / by6 + 1
@@ -8967,12 +8971,12 @@ end
                                 local t9 = s_Now - shortest.Offset
                                 local by8 = shortest.Interval
                                 local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                                local is11 = more2 < 0
-                                if not is11 then
+                                local is12 = more2 < 0
+                                if not is12 then
                                   local y2 = shortest.Rate
-                                  is11 = (more2 - more2 % y2) / y2 < n3
+                                  is12 = (more2 - more2 % y2) / y2 < n3
                                 end
-                                if is11 or w2.Unit ~= shortest.Unit then
+                                if is12 or w2.Unit ~= shortest.Unit then
                                   refreshes = true
                                   done = true
                                   break
@@ -8983,9 +8987,9 @@ end
                               refreshes = false
                             end
                           end
-                          is10 = not refreshes
+                          is11 = not refreshes
                         end
-                        lined = is10
+                        lined = is11
                       end
                       is4 = lined
                     end
@@ -8997,9 +9001,9 @@ end
                         local line2 = s_Lines[l_Shortest]
                         local left = f.Left
                         if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w.Size > w.Rate then
-                          local i4 = w.Unit
+                          local i3 = w.Unit
                           local min3 = w.Size
-                          local x3 = left + (i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                          local x3 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
                           if x3 < min3 then min3 = x3 end
                           left = min3
                         end
@@ -9085,7 +9089,8 @@ end
                         end
                         ahead = gain < gain2 and gain or gain2
                       end
-                      f.Left = ahead - cost
+                      local i3 = l_Windows[l_Shortest].Unit
+                      f.Left = ahead - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
                       f.End = end2
                       do
                         local line2 = s_Lines[l_Shortest]
