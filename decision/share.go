@@ -15,12 +15,16 @@ func class(backlog, weight int64) int64 {
 	return n
 }
 
-// count adds to the class of an entity that was counted at an age: 0 is this minute, 1 the minute before.
-func (x *Shared) count(f *Flow, age, weight, backlog int64) {
+// count adds an entity to its class if sign is 1, or removes it if sign is -1. It was counted at an age: 0 is this minute, 1 the
+// minute before.
+func (x *Shared) count(f *Flow, age, sign int64) {
 	c, at := &x.State.Calendars[0], 2*(age*classes+class(f.Backlog, f.Weight))
-	c.Classes.Put(at, max(0, min(c.Classes.At(at)+weight, mostBooked)))
-	c.Classes.Put(at+1, max(0, min(c.Classes.At(at+1)+backlog, mostBooked)))
+	c.Classes.Put(at, max(0, min(c.Classes.At(at)+sign*f.Weight, mostBooked)))
+	c.Classes.Put(at+1, max(0, min(c.Classes.At(at+1)+sign*f.Backlog, mostBooked)))
 }
+
+// lately returns a place of Classes, of this minute and the minute before together.
+func (c *Calendar) lately(at int64) int64 { return c.Classes.At(at) + c.Classes.At(at+2*classes) }
 
 // weigh counts the weight of an entity with tickets out, once.
 func (x *Shared) weigh(f *Flow) {
@@ -30,17 +34,17 @@ func (x *Shared) weigh(f *Flow) {
 	}
 	if f.Weight > 0 && f.Minute == c.Minute {
 		c.Weight -= f.Weight
-		x.count(f, 0, -f.Weight, -f.Backlog)
+		x.count(f, 0, -1)
 	} else if f.Weight > 0 && f.Minute+1 == c.Minute {
 		c.Before -= f.Weight
-		x.count(f, 1, -f.Weight, -f.Backlog)
+		x.count(f, 1, -1)
 	}
 	f.Minute, f.Weight, f.Backlog = c.Minute, 0, 0
 	if f.Units+f.Later > 0 {
 		f.Weight = min(x.Weight, mostWeight-c.Weight)
 		c.Weight += f.Weight
 		f.Backlog = x.backlog(f.Units + f.Later)
-		x.count(f, 0, f.Weight, f.Backlog)
+		x.count(f, 0, 1)
 	}
 }
 
@@ -59,16 +63,21 @@ func (x *Shared) until(part int64) int64 {
 	return min(max(backlog, sum+max(0, rest)*backlog/x.Weight), 1<<32) * (tick / 1024)
 }
 
+// waits returns the weight of the entities that wait, with this one.
+func (x *Shared) waits() int64 {
+	c := &x.State.Calendars[0]
+	return max(c.Weight+c.Before, x.Weight)
+}
+
 // waiting returns about the weight of the entities that still wait some ticks from now, if each gets its share.
 func (x *Shared) waiting(ticks int64) int64 {
-	c := &x.State.Calendars[0]
-	all := max(c.Weight+c.Before, x.Weight)
+	c, all := &x.State.Calendars[0], x.waits()
 	still, time, had, least, n := all, ticks/(tick/1024), int64(0), int64(0), int64(0)
 	for n < classes && had+all*least <= time {
 		at := 2 * n
 		still = all
-		had += c.Classes.At(at+1) + c.Classes.At(at+1+2*classes)
-		all = max(all-c.Classes.At(at)-c.Classes.At(at+2*classes), x.Weight)
+		had += c.lately(at + 1)
+		all = max(all-c.lately(at), x.Weight)
 		least = max(1, 2*least)
 		n++
 	}
@@ -79,7 +88,7 @@ func (x *Shared) waiting(ticks int64) int64 {
 func (x *Shared) backlogs() int64 {
 	c, backlog, n := &x.State.Calendars[0], int64(0), int64(0)
 	for n < classes {
-		backlog += c.Classes.At(2*n+1) + c.Classes.At(2*n+1+2*classes)
+		backlog += c.lately(2*n + 1)
 		n++
 	}
 	return min(backlog, Grains*1024)
@@ -87,8 +96,7 @@ func (x *Shared) backlogs() int64 {
 
 // share returns how long the fair share of the entity takes for the operation, in ticks.
 func (x *Shared) share() int64 {
-	c := &x.State.Calendars[0]
-	return x.among(max(c.Weight+c.Before, x.Weight))
+	return x.among(x.waits())
 }
 
 // among is share if entities of this weight wait, with this one.

@@ -2560,25 +2560,25 @@ function Shared_advance(x, now)
   local x3 = head + 1
   if x3 > c2.Front then c2.Front = x3 end
 end
-function Shared_count(x, f, age, weight, backlog)
+function Shared_count(x, f, age, sign)
   local c2 = x.State_Calendars[0]
   local class = 0
   do
-    local backlog2 = f.Backlog
+    local backlog = f.Backlog
     local weight2 = f.Weight
     local n2 = 0
     local least = weight2
-    while n2 < 21 and least <= backlog2 do
+    while n2 < 21 and least <= backlog do
       n2 = n2 + 1
       least = least * 2
     end
     class = n2
   end
   local at2 = 2 * (age * 22 + class)
-  local min2 = c2.Classes.At(at2) + weight
+  local min2 = c2.Classes.At(at2) + sign * f.Weight
   if 16777215 < min2 then min2 = 16777215 end
   c2.Classes.Put(at2, 0 > min2 and 0 or min2)
-  local min3 = c2.Classes.At(at2 + 1) + backlog
+  local min3 = c2.Classes.At(at2 + 1) + sign * f.Backlog
   if 16777215 < min3 then min3 = 16777215 end
   c2.Classes.Put(at2 + 1, 0 > min3 and 0 or min3)
 end
@@ -2592,10 +2592,10 @@ function Shared_weigh(x, f)
   end
   if f.Weight > 0 and f.Minute == c2.Minute then
     c2.Weight = c2.Weight - f.Weight
-    Shared_count(x, f, 0, -f.Weight, -f.Backlog)
+    Shared_count(x, f, 0, -1)
   elseif f.Weight > 0 and f.Minute + 1 == c2.Minute then
     c2.Before = c2.Before - f.Weight
-    Shared_count(x, f, 1, -f.Weight, -f.Backlog)
+    Shared_count(x, f, 1, -1)
   end
   f.Minute, f.Weight, f.Backlog = c2.Minute, 0, 0
   if f.Units + f.Later > 0 then
@@ -2618,7 +2618,7 @@ function Shared_weigh(x, f)
     local x5 = (max2 < 4294967296 and max2 or 4294967296) * 1024
     local y3 = x.rate
     f.Backlog = (x5 - x5 % y3) / y3
-    Shared_count(x, f, 0, f.Weight, f.Backlog)
+    Shared_count(x, f, 0, 1)
   end
 end
 function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
@@ -4265,26 +4265,26 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   end
   if x.from < turn then
     if f.Units + f.Later == 0 then
-      local share = 0
+      local among2 = 0
       do
-        local c3 = x.State_Calendars[0]
-        local among2 = 0
+        local waits = 0
         do
+          local c3 = x.State_Calendars[0]
           local max4 = c3.Weight + c3.Before
           if x.Weight > max4 then max4 = x.Weight end
-          local units2 = x.units * max4
-          local y2 = x.Weight
-          local whole = (units2 - units2 % y2) / y2
-          local x4 = (units2 - whole * x.Weight) * 524288
-          local y3 = x.Weight
-          local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
-          local y4 = x.rate
-          among2 = (x5 - x5 % y4) / y4
+          waits = max4
         end
-        share = among2
+        local units2 = x.units * waits
+        local y2 = x.Weight
+        local whole = (units2 - units2 % y2) / y2
+        local x4 = (units2 - whole * x.Weight) * 524288
+        local y3 = x.Weight
+        local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
+        local y4 = x.rate
+        among2 = (x5 - x5 % y4) / y4
       end
       local min2 = c2.Turn > turn and c2.Turn or turn
-      local x4 = turn + share
+      local x4 = turn + among2
       if x4 < min2 then min2 = x4 end
       turn = min2
     end
@@ -4644,7 +4644,8 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           local backlog = 0
           local n3 = 0
           while n3 < 22 do
-            backlog = backlog + (c4.Classes.At(2 * n3 + 1) + c4.Classes.At(2 * n3 + 1 + 44))
+            local at2 = 2 * n3 + 1
+            backlog = backlog + (c4.Classes.At(at2) + c4.Classes.At(at2 + 44))
             n3 = n3 + 1
           end
           backlogs = backlog < 1048576 and backlog or 1048576
@@ -5080,9 +5081,14 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         do
           local ticks = x.fair - x.from
           local c3 = x.State_Calendars[0]
-          local max3 = c3.Weight + c3.Before
-          if x.Weight > max3 then max3 = x.Weight end
-          local all2 = max3
+          local waits = 0
+          do
+            local c4 = x.State_Calendars[0]
+            local max3 = c4.Weight + c4.Before
+            if x.Weight > max3 then max3 = x.Weight end
+            waits = max3
+          end
+          local all2 = waits
           local still = all2
           local time2 = (ticks - ticks % 512) / 512
           local had = 0
@@ -5091,14 +5097,15 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           while n3 < 22 and had + all2 * least <= time2 do
             local at2 = 2 * n3
             still = all2
-            had = had + (c3.Classes.At(at2 + 1) + c3.Classes.At(at2 + 1 + 44))
-            local max4 = all2 - c3.Classes.At(at2) - c3.Classes.At(at2 + 44)
-            if x.Weight > max4 then max4 = x.Weight end
-            all2 = max4
-            local max5 = 1
+            local at3 = at2 + 1
+            had = had + (c3.Classes.At(at3) + c3.Classes.At(at3 + 44))
+            local max3 = all2 - (c3.Classes.At(at2) + c3.Classes.At(at2 + 44))
+            if x.Weight > max3 then max3 = x.Weight end
+            all2 = max3
+            local max4 = 1
             local x4 = 2 * least
-            if x4 > max5 then max5 = x4 end
-            least = max5
+            if x4 > max4 then max4 = x4 end
+            least = max4
             n3 = n3 + 1
           end
           waiting = still
@@ -7861,25 +7868,25 @@ end
                       x2.State_Plain = x2.State_Plain + 1
                     end
                   end
-                  local share = 0
+                  local among2 = 0
                   do
-                    local c3 = x2.State_Calendars[0]
-                    local among2 = 0
+                    local waits = 0
                     do
+                      local c3 = x2.State_Calendars[0]
                       local max2 = c3.Weight + c3.Before
                       if x2.Weight > max2 then max2 = x2.Weight end
-                      local units2 = x2.units * max2
-                      local y = x2.Weight
-                      local whole = (units2 - units2 % y) / y
-                      local x3 = (units2 - whole * x2.Weight) * 524288
-                      local y2 = x2.Weight
-                      local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
-                      local y3 = x2.rate
-                      among2 = (x4 - x4 % y3) / y3
+                      waits = max2
                     end
-                    share = among2
+                    local units2 = x2.units * waits
+                    local y = x2.Weight
+                    local whole = (units2 - units2 % y) / y
+                    local x3 = (units2 - whole * x2.Weight) * 524288
+                    local y2 = x2.Weight
+                    local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
+                    local y3 = x2.rate
+                    among2 = (x4 - x4 % y3) / y3
                   end
-                  local step = share
+                  local step = among2
                   local from2 = (c2.Head - 1) * 524288
                   local later = 0
                   later = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step)
