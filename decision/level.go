@@ -144,29 +144,12 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 	if part > v.Part && t-v.Changed < every {
 		part = v.Part
 	}
-	for i := range l.Windows {
-		if i < len(s.Lines) && part != v.Part {
-			code, line := &l.Windows[i], &s.Lines[i]
-			old, w := code.at(v.Part), code.at(part)
-			if line.Window == old {
-				if w.counts(&old) {
-					line.resize(s, &w, t)
-				} else {
-					from, used := max(s.Now, min(v.end(), t)), old.Size+line.Over-line.Left // the level may have ended before
-					line.Left = old.gain(s, line.Left, s.Now, from)
-					// Intervals of another length begin at other times. One that would begin too early brings nothing.
-					if w.Next(from)-old.begin(old.interval(from)) < code.Interval {
-						line.Left -= w.Rate
-					}
-					line.Left = w.gain(s, line.Left, from, t)
-					line.carry(&w, s, used, t)
-				}
-				line.Window, line.Left, line.Promised = w, min(line.Left, w.Size), min(line.Promised, w.Size)
-				line.clip(&w, s.LastID)
+	if part != v.Part {
+		for i := range l.Windows {
+			if i < len(s.Lines) {
+				l.Windows[i].rescale(s, &s.Lines[i], v, part, t)
 			}
 		}
-	}
-	if part != v.Part {
 		v.Part, v.Changed = part, t
 		if s.Tokens != 0 {
 			s.Now = t
@@ -174,6 +157,27 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 	}
 	if part == steps && v.end() <= t {
 		*v = Level{}
+	}
+}
+
+// rescale continues a Line of the level v with another part of its window whole.
+func (whole *Window) rescale(s *State, line *Line, v *Level, part, t int64) {
+	old, w := whole.at(v.Part), whole.at(part)
+	if line.Window == old {
+		if w.counts(&old) {
+			line.resize(s, &w, t)
+		} else {
+			from, used := max(s.Now, min(v.end(), t)), old.Size+line.Over-line.Left // the level may have ended before
+			line.Left = old.gain(s, line.Left, s.Now, from)
+			// Intervals of another length begin at other times. One that would begin too early brings nothing.
+			if w.Next(from)-old.begin(old.interval(from)) < whole.Interval {
+				line.Left -= w.Rate
+			}
+			line.Left = w.gain(s, line.Left, from, t)
+			line.carry(&w, s, used, t)
+		}
+		line.Window, line.Left, line.Promised = w, min(line.Left, w.Size), min(line.Promised, w.Size)
+		line.clip(&w, s.LastID)
 	}
 }
 

@@ -1464,351 +1464,353 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
           if part2 > p.Level_Part and now - p.Level_Changed < every then
             part2 = p.Level_Part
           end
-          for i2 = 0, l_Windows_n - 1 do
-            if i2 < s_Lines_n and part2 ~= p.Level_Part then
-              local code = l_Windows[i2]
-              local line2 = s_Lines[i2]
-              local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
-              do
-                local part3 = p.Level_Part
-                if code.Size == 1099511627776 or code.Interval > 3600000 then
-                  part3 = 200
-                end
-                local x3 = code.Size * part3
-                local max3 = 1
-                local x4 = (x3 - x3 % 200) / 200
-                if x4 > max3 then max3 = x4 end
-                local size = max3
-                local rate = code.Rate
-                local interval = code.Interval
-                if code.Size > code.Rate and code.Series == 0 then
-                  local x5 = code.Interval * 200 + part3 - 1
-                  local x6 = code.Interval * 200 + part3 - 1
-                  local min2 = (x6 - x6 % part3) / part3
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  interval = min2
-                  if size < code.Rate then
-                    rate = size
-                    local x7 = size * 1024
-                    local y = code.Rate
-                    local x8 = interval * ((x7 - x7 % y) / y + 1)
-                    local max4 = code.Interval
-                    local x9 = (x8 - x8 % 1024) / 1024
-                    if x9 > max4 then max4 = x9 end
-                    interval = max4
-                  end
-                else
-                  rate = size < code.Rate and size or code.Rate
-                  if code.Size * part3 < 200 and code.Series == 0 then
-                    local x5 = 200 + code.Size * part3 - 1
-                    local y = code.Size * part3
-                    local x6 = 200 + code.Size * part3 - 1
-                    local y2 = code.Size * part3
-                    local min2 = code.Interval * ((x6 - x6 % y2) / y2)
-                    if 1099511627776 < min2 then min2 = 1099511627776 end
-                    interval = min2
-                  end
-                end
-                at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
-              end
-              local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
-              do
-                local part3 = part2
-                if code.Size == 1099511627776 or code.Interval > 3600000 then
-                  part3 = 200
-                end
-                local x3 = code.Size * part3
-                local max3 = 1
-                local x4 = (x3 - x3 % 200) / 200
-                if x4 > max3 then max3 = x4 end
-                local size = max3
-                local rate = code.Rate
-                local interval = code.Interval
-                if code.Size > code.Rate and code.Series == 0 then
-                  local x5 = code.Interval * 200 + part3 - 1
-                  local x6 = code.Interval * 200 + part3 - 1
-                  local min2 = (x6 - x6 % part3) / part3
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  interval = min2
-                  if size < code.Rate then
-                    rate = size
-                    local x7 = size * 1024
-                    local y = code.Rate
-                    local x8 = interval * ((x7 - x7 % y) / y + 1)
-                    local max4 = code.Interval
-                    local x9 = (x8 - x8 % 1024) / 1024
-                    if x9 > max4 then max4 = x9 end
-                    interval = max4
-                  end
-                else
-                  rate = size < code.Rate and size or code.Rate
-                  if code.Size * part3 < 200 and code.Series == 0 then
-                    local x5 = 200 + code.Size * part3 - 1
-                    local y = code.Size * part3
-                    local x6 = 200 + code.Size * part3 - 1
-                    local y2 = code.Size * part3
-                    local min2 = code.Interval * ((x6 - x6 % y2) / y2)
-                    if 1099511627776 < min2 then min2 = 1099511627776 end
-                    interval = min2
-                  end
-                end
-                at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
-              end
-              if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
-                if at3_Size ~= at2_Size and at3_Size <= at3_Rate and at2_Size <= at2_Rate and at3_Series == at2_Series and (at3_Series ~= 0 or at3_Interval == at2_Interval and at3_Offset == at2_Offset) then
+          if part2 ~= p.Level_Part then
+            for i2 = 0, l_Windows_n - 1 do
+              if i2 < s_Lines_n then
+                do
+                  local whole = l_Windows[i2]
+                  local line2 = s_Lines[i2]
+                  local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
                   do
-                    local old_Size, old_Rate, old_Interval, old_Offset = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset
-                    local t = now - at3_Offset
-                    local t2 = s_Now - at3_Offset
-                    local turns = (t - t % at3_Interval) / at3_Interval - (t2 - t2 % at3_Interval) / at3_Interval
-                    local rate = old_Rate
-                    if at3_Series ~= 0 then
-                      local begun = 0
+                    local part3 = p.Level_Part
+                    if whole.Size == 1099511627776 or whole.Interval > 3600000 then
+                      part3 = 200
+                    end
+                    local x3 = whole.Size * part3
+                    local max3 = 1
+                    local x4 = (x3 - x3 % 200) / 200
+                    if x4 > max3 then max3 = x4 end
+                    local size = max3
+                    local rate = whole.Rate
+                    local interval = whole.Interval
+                    if whole.Size > whole.Rate and whole.Series == 0 then
+                      local x5 = whole.Interval * 200 + part3 - 1
+                      local x6 = whole.Interval * 200 + part3 - 1
+                      local min2 = (x6 - x6 % part3) / part3
+                      if 1099511627776 < min2 then min2 = 1099511627776 end
+                      interval = min2
+                      if size < whole.Rate then
+                        rate = size
+                        local x7 = size * 1024
+                        local y = whole.Rate
+                        local x8 = interval * ((x7 - x7 % y) / y + 1)
+                        local max4 = whole.Interval
+                        local x9 = (x8 - x8 % 1024) / 1024
+                        if x9 > max4 then max4 = x9 end
+                        interval = max4
+                      end
+                    else
+                      rate = size < whole.Rate and size or whole.Rate
+                      if whole.Size * part3 < 200 and whole.Series == 0 then
+                        local x5 = 200 + whole.Size * part3 - 1
+                        local y = whole.Size * part3
+                        local x6 = 200 + whole.Size * part3 - 1
+                        local y2 = whole.Size * part3
+                        local min2 = whole.Interval * ((x6 - x6 % y2) / y2)
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                      end
+                    end
+                    at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, whole.Offset, whole.Series, whole.Unit
+                  end
+                  local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
+                  do
+                    local part3 = part2
+                    if whole.Size == 1099511627776 or whole.Interval > 3600000 then
+                      part3 = 200
+                    end
+                    local x3 = whole.Size * part3
+                    local max3 = 1
+                    local x4 = (x3 - x3 % 200) / 200
+                    if x4 > max3 then max3 = x4 end
+                    local size = max3
+                    local rate = whole.Rate
+                    local interval = whole.Interval
+                    if whole.Size > whole.Rate and whole.Series == 0 then
+                      local x5 = whole.Interval * 200 + part3 - 1
+                      local x6 = whole.Interval * 200 + part3 - 1
+                      local min2 = (x6 - x6 % part3) / part3
+                      if 1099511627776 < min2 then min2 = 1099511627776 end
+                      interval = min2
+                      if size < whole.Rate then
+                        rate = size
+                        local x7 = size * 1024
+                        local y = whole.Rate
+                        local x8 = interval * ((x7 - x7 % y) / y + 1)
+                        local max4 = whole.Interval
+                        local x9 = (x8 - x8 % 1024) / 1024
+                        if x9 > max4 then max4 = x9 end
+                        interval = max4
+                      end
+                    else
+                      rate = size < whole.Rate and size or whole.Rate
+                      if whole.Size * part3 < 200 and whole.Series == 0 then
+                        local x5 = 200 + whole.Size * part3 - 1
+                        local y = whole.Size * part3
+                        local x6 = 200 + whole.Size * part3 - 1
+                        local y2 = whole.Size * part3
+                        local min2 = whole.Interval * ((x6 - x6 % y2) / y2)
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                      end
+                    end
+                    at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, whole.Offset, whole.Series, whole.Unit
+                  end
+                  if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
+                    if at3_Size ~= at2_Size and at3_Size <= at3_Rate and at2_Size <= at2_Rate and at3_Series == at2_Series and (at3_Series ~= 0 or at3_Interval == at2_Interval and at3_Offset == at2_Offset) then
                       do
-                        local turns2 = 0
-                        do
+                        local old_Size, old_Rate, old_Interval, old_Offset = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset
+                        local t = now - at3_Offset
+                        local t2 = s_Now - at3_Offset
+                        local turns = (t - t % at3_Interval) / at3_Interval - (t2 - t2 % at3_Interval) / at3_Interval
+                        local rate = old_Rate
+                        if at3_Series ~= 0 then
+                          local begun = 0
+                          do
+                            local turns2 = 0
+                            do
+                              local since = 0
+                              do
+                                if at3_Size > at3_Rate then
+                                  local max3 = s_Now
+                                  local x3 = s_Closed - 1
+                                  if x3 > max3 then max3 = x3 end
+                                  since = max3
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local since2 = since
+                              local turns3 = 0
+                              if since2 < at3_Offset and at3_Offset <= now then
+                                turns3 = turns3 + 1
+                              end
+                              if since2 < at3_Offset + at3_Interval and at3_Offset + at3_Interval <= now then
+                                turns3 = turns3 + 1
+                              end
+                              turns2 = turns3
+                            end
+                            local turns3 = 0
+                            do
+                              local since = 0
+                              do
+                                if old_Size > old_Rate then
+                                  local max3 = s_Now
+                                  local x3 = s_Closed - 1
+                                  if x3 > max3 then max3 = x3 end
+                                  since = max3
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local since2 = since
+                              local turns4 = 0
+                              if since2 < old_Offset and old_Offset <= now then
+                                turns4 = turns4 + 1
+                              end
+                              if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
+                                turns4 = turns4 + 1
+                              end
+                              turns3 = turns4
+                            end
+                            local turns4 = turns2 > turns3 and turns2 or turns3
+                            local since = 0
+                            do
+                              if at3_Size > at3_Rate then
+                                local max3 = s_Now
+                                local x3 = s_Closed - 1
+                                if x3 > max3 then max3 = x3 end
+                                since = max3
+                              else
+                                since = s_Now
+                              end
+                            end
+                            if since > s_Now then
+                              begun = turns4
+                            else
+                              local x3 = at3_Interval + 43200000
+                              local length2 = (x3 - x3 % 86400000) / 86400000 * 86400000
+                              if length2 > 604800000 then
+                                length2 = 2629746000
+                              end
+                              if length2 > 0 then
+                                local t3 = at3_Offset - old_Offset + (length2 - length2 % 2) / 2
+                                local t4 = now - at3_Offset
+                                local t5 = s_Now - old_Offset
+                                local x4 = (t3 - t3 % length2) / length2 + (t4 - t4 % at3_Interval) / at3_Interval - (t5 - t5 % old_Interval) / old_Interval
+                                if x4 > turns4 then turns4 = x4 end
+                              end
+                              begun = turns4
+                            end
+                          end
+                          turns = begun
+                        end
+                        if line2.Left < 0 then
+                          rate = at3_Rate < old_Rate and at3_Rate or old_Rate
+                        end
+                        if turns > 0 then
+                          local filled = 0
+                          do
+                            local left = line2.Left
+                            local x3 = old_Size - left
+                            if turns > (x3 - x3 % rate) / rate then
+                              filled = old_Size
+                            else
+                              filled = left + turns * rate
+                            end
+                          end
+                          line2.Left, line2.Over = filled, 0
+                        end
+                        local more2 = at3_Size - old_Size
+                        if line2.Left < 0 then
+                          local max3 = 0
+                          local x3 = line2.Over - more2
+                          if x3 > max3 then max3 = x3 end
+                          line2.Over = max3
+                        else
+                          local left = line2.Left - line2.Over + more2
+                          local max3 = 0
+                          if -left > max3 then max3 = -left end
+                          line2.Left, line2.Over = 0 > left and 0 or left, max3
+                        end
+                        if line2.Over > 0 then
+                          line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+                        end
+                      end
+                    else
+                      local end3 = 0
+                      do
+                        local end4 = p.Level_Until
+                        if p.Level_Lowered > 0 then
+                          local x3 = p.Level_Refused + 3600000
+                          if x3 > end4 then end4 = x3 end
+                        end
+                        if p.Level_Ramp > 0 then
+                          local x3 = p.Level_Ramp + 10000
+                          if x3 > end4 then end4 = x3 end
+                        end
+                        end3 = end4
+                      end
+                      local max3 = s_Now
+                      local x3 = end3 < now and end3 or now
+                      if x3 > max3 then max3 = x3 end
+                      local from2 = max3
+                      local used = at2_Size + line2.Over - line2.Left
+                      local gain = 0
+                      do
+                        local left = line2.Left
+                        if from2 <= s_Now then
+                          gain = left
+                        else
+                          local t = from2 - at2_Offset
+                          local since = 0
+                          do
+                            if at2_Size > at2_Rate then
+                              local max4 = s_Now
+                              local x4 = s_Closed - 1
+                              if x4 > max4 then max4 = x4 end
+                              since = max4
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local t2 = since - at2_Offset
+                          local n2 = (t - t % at2_Interval) / at2_Interval - (t2 - t2 % at2_Interval) / at2_Interval
+                          if n2 <= 0 then
+                            gain = left
+                          else
+                            local filled = 0
+                            do
+                              local x4 = at2_Size - left
+                              if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
+                                filled = at2_Size
+                              else
+                                filled = left + n2 * at2_Rate
+                              end
+                            end
+                            gain = filled
+                          end
+                        end
+                      end
+                      line2.Left = gain
+                      local t = from2 - at3_Offset
+                      local n2 = (t - t % at3_Interval) / at3_Interval + 1
+                      local t2 = from2 - at2_Offset
+                      local n3 = (t2 - t2 % at2_Interval) / at2_Interval
+                      if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < whole.Interval then
+                        line2.Left = line2.Left - at3_Rate
+                      end
+                      local gain2 = 0
+                      do
+                        local left = line2.Left
+                        if now <= from2 then
+                          gain2 = left
+                        else
+                          local t3 = now - at3_Offset
                           local since = 0
                           do
                             if at3_Size > at3_Rate then
-                              local max3 = s_Now
-                              local x3 = s_Closed - 1
-                              if x3 > max3 then max3 = x3 end
-                              since = max3
+                              local max4 = from2
+                              local x4 = s_Closed - 1
+                              if x4 > max4 then max4 = x4 end
+                              since = max4
                             else
-                              since = s_Now
+                              since = from2
                             end
                           end
-                          local since2 = since
-                          local turns3 = 0
-                          if since2 < at3_Offset and at3_Offset <= now then
-                            turns3 = turns3 + 1
-                          end
-                          if since2 < at3_Offset + at3_Interval and at3_Offset + at3_Interval <= now then
-                            turns3 = turns3 + 1
-                          end
-                          turns2 = turns3
-                        end
-                        local turns3 = 0
-                        do
-                          local since = 0
-                          do
-                            if old_Size > old_Rate then
-                              local max3 = s_Now
-                              local x3 = s_Closed - 1
-                              if x3 > max3 then max3 = x3 end
-                              since = max3
-                            else
-                              since = s_Now
+                          local t4 = since - at3_Offset
+                          local n4 = (t3 - t3 % at3_Interval) / at3_Interval - (t4 - t4 % at3_Interval) / at3_Interval
+                          if n4 <= 0 then
+                            gain2 = left
+                          else
+                            local filled = 0
+                            do
+                              local x4 = at3_Size - left
+                              if n4 > (x4 - x4 % at3_Rate) / at3_Rate then
+                                filled = at3_Size
+                              else
+                                filled = left + n4 * at3_Rate
+                              end
                             end
+                            gain2 = filled
                           end
-                          local since2 = since
-                          local turns4 = 0
-                          if since2 < old_Offset and old_Offset <= now then
-                            turns4 = turns4 + 1
-                          end
-                          if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
-                            turns4 = turns4 + 1
-                          end
-                          turns3 = turns4
-                        end
-                        local turns4 = turns2 > turns3 and turns2 or turns3
-                        local since = 0
-                        do
-                          if at3_Size > at3_Rate then
-                            local max3 = s_Now
-                            local x3 = s_Closed - 1
-                            if x3 > max3 then max3 = x3 end
-                            since = max3
-                          else
-                            since = s_Now
-                          end
-                        end
-                        if since > s_Now then
-                          begun = turns4
-                        else
-                          local x3 = at3_Interval + 43200000
-                          local length2 = (x3 - x3 % 86400000) / 86400000 * 86400000
-                          if length2 > 604800000 then
-                            length2 = 2629746000
-                          end
-                          if length2 > 0 then
-                            local t3 = at3_Offset - old_Offset + (length2 - length2 % 2) / 2
-                            local t4 = now - at3_Offset
-                            local t5 = s_Now - old_Offset
-                            local x4 = (t3 - t3 % length2) / length2 + (t4 - t4 % at3_Interval) / at3_Interval - (t5 - t5 % old_Interval) / old_Interval
-                            if x4 > turns4 then turns4 = x4 end
-                          end
-                          begun = turns4
                         end
                       end
-                      turns = begun
-                    end
-                    if line2.Left < 0 then
-                      rate = at3_Rate < old_Rate and at3_Rate or old_Rate
-                    end
-                    if turns > 0 then
-                      local filled = 0
+                      line2.Left = gain2
                       do
-                        local left = line2.Left
-                        local x3 = old_Size - left
-                        if turns > (x3 - x3 % rate) / rate then
-                          filled = old_Size
-                        else
-                          filled = left + turns * rate
+                        local t3 = now - at3_Offset
+                        local t4 = s_Now - at3_Offset
+                        if (t3 - t3 % at3_Interval) / at3_Interval == (t4 - t4 % at3_Interval) / at3_Interval then
+                          local x4 = used - at3_Size + (line2.Left < at3_Size and line2.Left or at3_Size)
+                          if x4 > line2.Over then line2.Over = x4 end
                         end
                       end
-                      line2.Left, line2.Over = filled, 0
                     end
-                    local more2 = at3_Size - old_Size
-                    if line2.Left < 0 then
-                      local max3 = 0
-                      local x3 = line2.Over - more2
-                      if x3 > max3 then max3 = x3 end
-                      line2.Over = max3
-                    else
-                      local left = line2.Left - line2.Over + more2
-                      local max3 = 0
-                      if -left > max3 then max3 = -left end
-                      line2.Left, line2.Over = 0 > left and 0 or left, max3
-                    end
-                    if line2.Over > 0 then
-                      line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                    end
-                  end
-                else
-                  local end3 = 0
-                  do
-                    local end4 = p.Level_Until
-                    if p.Level_Lowered > 0 then
-                      local x3 = p.Level_Refused + 3600000
-                      if x3 > end4 then end4 = x3 end
-                    end
-                    if p.Level_Ramp > 0 then
-                      local x3 = p.Level_Ramp + 10000
-                      if x3 > end4 then end4 = x3 end
-                    end
-                    end3 = end4
-                  end
-                  local max3 = s_Now
-                  local x3 = end3 < now and end3 or now
-                  if x3 > max3 then max3 = x3 end
-                  local from2 = max3
-                  local used = at2_Size + line2.Over - line2.Left
-                  local gain = 0
-                  do
-                    local left = line2.Left
-                    if from2 <= s_Now then
-                      gain = left
-                    else
-                      local t = from2 - at2_Offset
-                      local since = 0
-                      do
-                        if at2_Size > at2_Rate then
-                          local max4 = s_Now
-                          local x4 = s_Closed - 1
-                          if x4 > max4 then max4 = x4 end
-                          since = max4
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local t2 = since - at2_Offset
-                      local n2 = (t - t % at2_Interval) / at2_Interval - (t2 - t2 % at2_Interval) / at2_Interval
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local filled = 0
-                        do
-                          local x4 = at2_Size - left
-                          if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
-                            filled = at2_Size
-                          else
-                            filled = left + n2 * at2_Rate
-                          end
-                        end
-                        gain = filled
+                    line2.Window_Size = at3_Size
+                    line2.Window_Rate = at3_Rate
+                    line2.Window_Interval = at3_Interval
+                    line2.Window_Offset = at3_Offset
+                    line2.Window_Series = at3_Series
+                    line2.Window_Unit = at3_Unit
+                    line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
+                    line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
+                    do
+                      local last2 = s_LastID
+                      local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
+                      if over > line2.Stale then
+                        local max3 = 0
+                        local x3 = at3_Size - line2.Left
+                        if x3 > max3 then max3 = x3 end
+                        line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                        line2.Fresh, line2.FreshFrom = 0, last2
+                      elseif over > 0 then
+                        line2.Stale = line2.Stale - over
                       end
                     end
-                  end
-                  line2.Left = gain
-                  local t = from2 - at3_Offset
-                  local n2 = (t - t % at3_Interval) / at3_Interval + 1
-                  local t2 = from2 - at2_Offset
-                  local n3 = (t2 - t2 % at2_Interval) / at2_Interval
-                  if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
-                    line2.Left = line2.Left - at3_Rate
-                  end
-                  local gain2 = 0
-                  do
-                    local left = line2.Left
-                    if now <= from2 then
-                      gain2 = left
-                    else
-                      local t3 = now - at3_Offset
-                      local since = 0
-                      do
-                        if at3_Size > at3_Rate then
-                          local max4 = from2
-                          local x4 = s_Closed - 1
-                          if x4 > max4 then max4 = x4 end
-                          since = max4
-                        else
-                          since = from2
-                        end
-                      end
-                      local t4 = since - at3_Offset
-                      local n4 = (t3 - t3 % at3_Interval) / at3_Interval - (t4 - t4 % at3_Interval) / at3_Interval
-                      if n4 <= 0 then
-                        gain2 = left
-                      else
-                        local filled = 0
-                        do
-                          local x4 = at3_Size - left
-                          if n4 > (x4 - x4 % at3_Rate) / at3_Rate then
-                            filled = at3_Size
-                          else
-                            filled = left + n4 * at3_Rate
-                          end
-                        end
-                        gain2 = filled
-                      end
-                    end
-                  end
-                  line2.Left = gain2
-                  do
-                    local t3 = now - at3_Offset
-                    local t4 = s_Now - at3_Offset
-                    if (t3 - t3 % at3_Interval) / at3_Interval == (t4 - t4 % at3_Interval) / at3_Interval then
-                      local x4 = used - at3_Size + (line2.Left < at3_Size and line2.Left or at3_Size)
-                      if x4 > line2.Over then line2.Over = x4 end
-                    end
-                  end
-                end
-                line2.Window_Size = at3_Size
-                line2.Window_Rate = at3_Rate
-                line2.Window_Interval = at3_Interval
-                line2.Window_Offset = at3_Offset
-                line2.Window_Series = at3_Series
-                line2.Window_Unit = at3_Unit
-                line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
-                line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
-                do
-                  local last2 = s_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
-                  if over > line2.Stale then
-                    local max3 = 0
-                    local x3 = at3_Size - line2.Left
-                    if x3 > max3 then max3 = x3 end
-                    line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
-                    line2.Fresh, line2.FreshFrom = 0, last2
-                  elseif over > 0 then
-                    line2.Stale = line2.Stale - over
                   end
                 end
               end
             end
-          end
-          if part2 ~= p.Level_Part then
             p.Level_Part, p.Level_Changed = part2, now
             if s_Tokens ~= 0 then
               s_Now = now
