@@ -216,18 +216,19 @@ type view struct {
 	at      int64 // the earliest start
 	bound   Bound // the cause; BoundNone: it runs
 	slot    int64 // the next slot to promise
-	number  int64 // of the ticket; 0 if it has none, or the entity was forgotten: shared limits still have its slot
-	fresh   bool  // it has no slot, or has lost it
+	number  int64 // the number of the ticket; 0 if it has none, or if the entity was forgotten: shared limits still have its slot
+	fresh   bool  // it has no slot, or lost its slot: it books a new one
 	spare   bool  // it takes capacity that booked operations leave
 	pace    int64 // us from one returned token to the next
 	again   int64 // us from one denied ticket to the next
 	overdue int64 // see Limits.overdue
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
-	turn    bool  // it asks again when it has its turn for what operations give back
+	turn    bool  // it asks again after the denied tickets before it: see State.turn
 	soon    bool  // it is a newcomer that lacks only a token, in any limit
 }
 
-// look returns the view of an operation. It changes nothing.
+// look returns the view of an operation. It first finds the earliest start by the closing and by each window, then the slot
+// of an operation without one, and then whether a token is free. It changes nothing.
 func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	t, now := &op.Ticket, s.Now
 	if op.back() && s.numbered(t) {

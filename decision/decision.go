@@ -1,5 +1,5 @@
 // Package decision holds the rules of drip, and nothing else. Its input is the limits and the state of an entity, an
-// operation and a time; its output is an answer and the next state. Programs use these rules through package drip. A
+// operation and a time. Its output is an answer and the next state. Programs use these rules through package drip. A
 // backend of package storage calls [Limits.Apply] and keeps the result.
 //
 // The package does no I/O, reads no clock, takes no lock and imports nothing. Package internal/luagen generates the Lua
@@ -18,6 +18,14 @@
 //
 // A shared limit decides as well: all limits must let the operation run, or it books the first slot that suits all. See
 // [Shared].
+//
+// # Reading order
+//
+// Read decision.go for the types and Limits.ApplyWithin, then admit.go from the top: decide is the rule above, look finds the
+// start, book makes the ticket. Then read the first half of window.go, from interval to refresh, and settle.go. Skip the rest
+// until you need it: classic.go has the delays of GetDelay, the second half of window.go continues with changed limits, pin.go
+// and level.go change the limits of a decision, and flow.go has urgent tickets. calendar.go, share.go and shared.go are the
+// shared limits: an operation without one never enters them.
 package decision
 
 // Never is a time that never comes.
@@ -54,7 +62,7 @@ type Line struct {
 	Left      int64  // the capacity that is left at State.Now; below zero it is owed
 	Over      int64  // by how much operations of this interval used more than Size, because it was larger then
 	Promised  int64  // the capacity that is left at State.Slot after all promises
-	Spare     int64  // how much newcomers may take although it is promised, by what booked operations left lately, in parts of a unit: see fades
+	Spare     int64  // the promised capacity that newcomers may take, since booked operations did not use as much lately; times fades
 	Taken     int64  // how much of it they took in this interval
 	Largest   int64  // the largest cost that was promised of late
 	LargestAt int64  // the last slot of about that cost
@@ -106,7 +114,7 @@ const (
 // OwnClock as an Op's Now asks the backend to decide by its own clock.
 const OwnClock = -1 << 63
 
-// Op is one operation on an entity. Its Kind decides whether it reads Ticket or Lease.
+// Op is one operation on an entity. Its Kind decides whether Apply reads Ticket or Lease.
 type Op struct {
 	Kind   Kind
 	Now    int64 // ms since 1970, or OwnClock

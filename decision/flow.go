@@ -149,8 +149,8 @@ func (l *Limits) yields(s *State, op *Op) int64 {
 	return 0
 }
 
-// passing returns how much of an interval an operation that is back leaves to urgent ones. Once it was denied it keeps half, or its
-// cost.
+// passing returns the capacity of an interval that a returning ticket leaves to urgent tickets. A ticket that was denied leaves
+// less: it keeps half of the interval, or its cost.
 func (s *State) passing(w *Window, op *Op) int64 {
 	if !op.back() || op.Urgent {
 		return 0

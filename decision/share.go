@@ -48,9 +48,9 @@ func (x *Shared) weigh(f *Flow) {
 	}
 }
 
-// until returns how long it takes, in ticks, until each entity that waits has had its share, or all that it waits for. Its
-// share is as much for its weight as some parts are for this one. Then weighted max-min gives this entity these parts. An entity with half as
-// many tickets counts as if it had as many, because its other messages may just be coming.
+// until returns the time, in ticks, after which weighted max-min has given this entity some parts. In that time each other
+// entity that waits gets as much for its weight, or all that it waits for if that is less. An entity with half as many tickets
+// counts as if it had as many, because its other messages may just be coming.
 func (x *Shared) until(part int64) int64 {
 	c, backlog := &x.State.Calendars[0], min(x.backlog(part), mostBooked)
 	lower, sum, rest, n := 2*(class(backlog, x.Weight)-1), int64(0), c.Weight+c.Before, int64(0)
