@@ -87,6 +87,9 @@ func (b *Bucket) decide(ctx context.Context, keys []key, left int, within []stor
 		} else {
 			err = k.decode(k.data)
 		}
+		if err != nil && i > 0 {
+			err = fmt.Errorf("%q: %w", k.id, err)
+		}
 		if err != nil {
 			return a, err
 		}
@@ -140,15 +143,18 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 	errs := make([]error, len(keys))
 	for i := range keys {
 		k := &keys[i]
-		before, wrote := k.data, k.wrote
+		before, known, wrote := k.data, k.known, k.wrote
 		errs[i] = k.change(giving, b.storage, func() error {
-			if len(before) > 0 && bytes.Equal(k.data, wrote) {
+			if known && bytes.Equal(k.data, wrote) {
 				return k.decode(before)
 			} else if any {
 				k.limits.Apply(&k.state, k.leases, &undo, k.state.Now, &decision.Answer{})
 			}
 			return nil
 		})
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("%q: %w", k.id, errs[i])
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -161,6 +167,7 @@ type key struct {
 	id     string
 	limits *decision.Limits
 	data   []byte // as it was read
+	known  bool   // it was the state of a known entity
 	rev    storage.Revision
 	state  decision.State
 	leases *storage.Leases
@@ -175,17 +182,16 @@ func (k *key) get(ctx context.Context, s storage.Storage) error {
 		return err
 	}
 	k.data, k.rev = stored.Data, rev
-	return k.decode(k.data)
+	err = k.decode(k.data)
+	k.known = k.state.Tokens != 0
+	return err
 }
 
 // decode sets the state to a stored one.
 func (k *key) decode(data []byte) error {
 	held, err := storage.Decode(data, &k.state)
-	if err != nil {
-		return fmt.Errorf("%q: %w", k.id, err)
-	}
 	k.leases = storage.NewLeases(held)
-	return nil
+	return err
 }
 
 // refreshed reports whether a window counts in another interval than when the key was written.
@@ -224,10 +230,10 @@ func (k *key) change(ctx context.Context, s storage.Storage, change func() error
 	}
 }
 
-// set stores the key if it has changed.
+// set stores the key if it has changed. It leaves an unknown entity as it is.
 func (k *key) set(ctx context.Context, s storage.Storage) error {
 	k.wrote, k.written = storage.Encode(&k.state, k.leases.All()), k.state.Now
-	if bytes.Equal(k.wrote, k.data) {
+	if len(k.wrote) == 0 || bytes.Equal(k.wrote, k.data) {
 		return nil
 	}
 	return s.Set(ctx, k.id, storage.State{Data: k.wrote, Now: k.state.Now, Until: max(k.limits.Until(&k.state), k.leases.Last())}, k.rev)

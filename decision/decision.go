@@ -35,7 +35,7 @@ const Never = 1<<53 - 1
 // milliseconds since 1970. Lines has one Line for each window, in the order of Limits.Windows.
 type State struct {
 	Tokens  int64 // Limits.Tokens of the last decision; 0 for an unknown entity
-	Guess   int64 // Limits.Guess of the last decision
+	Guess   int64 // Limits.Guess of the last decision; not 0 in an unknown entity whose windows are empty at its first decision
 	Now     int64 // the time of Left in Lines; time does not run before it
 	Slot    int64 // the last promised slot, and the time of Promised in Lines
 	Plain   int64 // tokens that GetDelay took and no caller returned yet

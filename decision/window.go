@@ -197,6 +197,9 @@ func (l *Limits) adopt(s *State, now int64) {
 	lapse := l.lapses(s)
 	if !known {
 		from = l.Start
+		if s.Guess != 0 {
+			from = max(from, now)
+		}
 	}
 	pinned := Line{FreshFrom: s.LastID, StaleFrom: s.LastID}
 	if own < int64(len(l.Windows)) {

@@ -3,6 +3,7 @@ package storage
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/drip-go/drip/decision"
@@ -11,8 +12,14 @@ import (
 // ErrFormat means that the bytes are no encoded state.
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
-// format is the first number of an encoded state. It changes with the meaning of the others.
+// ErrLater means that a later version of drip has encoded the state. It is an ErrFormat, too.
+var ErrLater = fmt.Errorf("a later version of drip wrote the state: use that version, or another prefix or schema%.0w", ErrFormat) // %.0w prints nothing
+
+// format is the first number of an encoded state. It grows with each change in the meaning of the others.
 const format = 18
+
+// mostFormat is above the formats of later versions for long. A number above is of something else.
+const mostFormat = 1000
 
 // An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. First come the format,
 // the scalars of State, and the counts of Lines, Pins, Flows, Calendars, and bytes of the Calendar's Units and Classes.
@@ -129,8 +136,11 @@ func AppendEncode(b []byte, s *decision.State, leases []Held) []byte {
 // mostEnded is far above every State.Ended, and its product with any Tokens fits an int64.
 const mostEnded = 1 << 20
 
-// Decode reads a result of Encode, and nothing else: Encode of s and the leases is b again. Its error is ErrFormat; s
-// is unchanged then. It refuses a state whose numbers would be a division by zero, or a place that is not there.
+// Decode reads a result of Encode, and nothing else: Encode of s and the leases is b again. Its error is ErrFormat, or
+// ErrLater; s is unchanged then. It refuses a state whose numbers would be a division by zero, or a place that is not there.
+//
+// The state of an earlier version of drip becomes that of an unknown entity whose windows are empty at its first decision,
+// because operations of before may have used them. Then Encode of s is no bytes: do not store s while its Tokens are 0.
 func Decode(b []byte, s *decision.State) ([]Held, error) {
 	if len(b) == 0 {
 		*s = decision.State{}
@@ -145,8 +155,17 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 			*n = next()
 		}
 	}
+	if len(b) < 8 {
+		return nil, ErrFormat
+	}
 	most := int64(len(b))
-	if len(b) < 8*(1+numScalars+numCounts) || next() != format {
+	switch first := next(); {
+	case first > format && first <= mostFormat:
+		return nil, ErrLater
+	case first > 0 && first < format:
+		*s = decision.State{Guess: 1}
+		return nil, nil
+	case first != format || most < 8*(1+int64(numScalars+numCounts)):
 		return nil, ErrFormat
 	}
 	var read decision.State

@@ -60,8 +60,10 @@ func (j *joint) find() error {
 		if p.known = p.entity != nil; !p.known {
 			p.entity = newEntity(p.key)
 		} else if p.entity.raw != nil {
-			if err := p.entity.decode(); err != nil {
+			if err := p.entity.decode(); err != nil && i > 0 {
 				return fmt.Errorf("%q: %w", p.key, err)
+			} else if err != nil {
+				return err
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func (s *Storage) remember(r *row, t *batch.Turn, now int64) bool {
 		(&call{Call: c, rows: []*row{r}}).decide(now)
 	}
 	s.finish(r, now)
-	return r.err == nil && !r.leases.unknown && !r.leases.purge
+	return r.err == nil && !r.anew && !r.leases.unknown && !r.leases.purge
 }
 
 // swap stores the decisions about remembered rows, except of rows that others have changed: the calls of these turns
@@ -162,7 +162,7 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 		s.finish(r, now)
 		if r.stored = clock; r.changed {
 			r.stored = 0
-			storing = append(storing, r.store(s.sql))
+			storing = append(storing, r.store(s.sql)...)
 		}
 	}
 	if err := send(ctx, conn, append(storing, statement{sql: commitSQL})...); err != nil {
@@ -174,7 +174,11 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 				r.err = errors.New("postgres: somebody else has changed the leases of an entity, but not its row")
 			}
 			if r.err != nil && !c.left {
-				fail(c.Call, fmt.Errorf("%q: %w", r.name, r.err))
+				err := r.err
+				if r != c.rows[0] { // the caller knows the entity
+					err = fmt.Errorf("%q: %w", r.name, err)
+				}
+				fail(c.Call, err)
 			}
 		}
 	}

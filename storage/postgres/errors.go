@@ -11,6 +11,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/storage"
 )
 
 var (
@@ -25,7 +26,9 @@ var (
 	// ErrNoSchema is in the error of a call that found no table. Call CreateSchema. Nothing has changed.
 	ErrNoSchema = errors.New("postgres: the schema is missing or not complete; CreateSchema creates it")
 
-	// ErrNotState is in the error of Do and Read if the row holds no state. Nothing has changed.
+	// ErrNotState is in the error of Do and Read if the row holds no state. Nothing has changed. If a later version of drip
+	// wrote the state, the error is storage.ErrLater, too. A state of an earlier version is no error: the entity begins anew, with
+	// empty windows.
 	ErrNotState = errors.New("postgres: the row holds something else than the state of an entity")
 
 	// ErrClosed is the error of every call after Close.
@@ -33,6 +36,15 @@ var (
 
 	errTimeout = errors.New("Options.Timeout is over")
 )
+
+// notState returns ErrNotState with the error of storage.Decode. Only one of them is in the text: they say the same, or
+// a later version wrote the state.
+func notState(err error) error {
+	if errors.Is(err, storage.ErrLater) {
+		return fmt.Errorf("postgres: %w%.0w", err, ErrNotState) // %.0w prints nothing
+	}
+	return fmt.Errorf("%w%.0w", ErrNotState, err)
+}
 
 // limited returns a context that ends when Options.Timeout is over, with errTimeout as the cause.
 func (s *Storage) limited(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -3,7 +3,6 @@ package postgres
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/drip-go/drip/decision"
@@ -23,6 +22,7 @@ type row struct {
 	state  decision.State
 	leases leases
 	limits *decision.Limits // of the last call; nil if there was none
+	anew   bool             // an earlier version of drip stored data
 	ran    bool             // an operation took a plain token
 	shared bool             // a call was about other rows, too
 
@@ -126,7 +126,10 @@ func (r *row) begin(ends map[int64]int64, now int64) {
 	}
 	inline, err := storage.Decode(r.data, &r.state)
 	if err != nil {
-		r.err = fmt.Errorf("%w: %w", ErrNotState, err)
+		r.err = notState(err)
+	}
+	if r.anew = err == nil && len(r.data) > 0 && r.state.Tokens == 0 && len(inline) == 0; r.anew {
+		r.leases = leases{first: decision.Never, soon: decision.Never, read: map[int64]int64{}}
 	}
 	for _, h := range inline { // Set stored them; now they become rows
 		if h.End > none {
@@ -169,7 +172,8 @@ const near = 60_000
 func (s *Storage) finish(r *row, now int64) {
 	next, l := r.next, &r.leases
 	r.changed = false
-	if r.limits == nil || r.err != nil {
+	if r.limits == nil || r.err != nil || r.anew && r.state.Tokens == 0 { // then it is still not known
+		*next = r.read
 		return
 	}
 	next.data = storage.Encode(&r.state, nil)
@@ -195,12 +199,16 @@ func (s *Storage) finish(r *row, now int64) {
 	}
 }
 
-// store returns the statement that stores next in a locked row, or makes the row.
-func (r *row) store(sql *sql) statement {
+// store returns the statements that store next in a locked row, or make the row.
+func (r *row) store(sql *sql) []statement {
 	if r.read.revision != 0 {
-		return r.swap(sql, []any{r.key, "-infinity", "infinity", r.read.revision})
+		swap := r.swap(sql, []any{r.key, "-infinity", "infinity", r.read.revision})
+		if r.anew {
+			return []statement{{sql: sql.clear, args: []any{r.key}, row: r}, swap}
+		}
+		return []statement{swap}
 	}
-	return statement{sql.create, append(r.next.values(r.key, r.long), r.leases.arrays()[3:]...), []any{&r.stored}, r}
+	return []statement{{sql.create, append(r.next.values(r.key, r.long), r.leases.arrays()[3:]...), []any{&r.stored}, r}}
 }
 
 // swap returns the statement that stores next. args are the key, the times between which it may be stored, and the

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"crypto/sha256"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -71,7 +70,9 @@ func (e *entry) told() (t storage.Entry, err error) {
 		t.Key = string(e.long)
 	}
 	if t.Leases, err = storage.Decode(e.data, &t.State); err != nil {
-		return storage.Entry{}, fmt.Errorf("%w: %w", ErrNotState, err)
+		return storage.Entry{}, notState(err)
+	} else if len(e.data) > 0 && t.State.Tokens == 0 && len(t.Leases) == 0 { // the leases beside it are of an earlier version
+		return t, nil
 	}
 	for l := e.leases; len(l) > 0; l = l[2:] {
 		t.Leases = append(t.Leases, storage.Held{ID: l[0], End: l[1]})
@@ -100,8 +101,9 @@ func (s *Storage) Get(ctx context.Context, key string) (storage.State, storage.R
 	e, err := s.get(ctx, key, math.MaxInt64)
 	if err == nil && len(e.leases) > 0 {
 		var told storage.Entry
-		told, err = e.told()
-		e.data = storage.Encode(&told.State, told.Leases)
+		if told, err = e.told(); len(told.Leases) > 0 {
+			e.data = storage.Encode(&told.State, told.Leases)
+		}
 	}
 	if err != nil || e.revision == 0 {
 		return storage.State{}, storage.NoRevision, err
@@ -158,7 +160,7 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 		}
 		for _, e := range entries {
 			after = e.key
-			if t, err := e.told(); err != nil {
+			if t, err := e.told(); err != nil || t.State.Tokens == 0 {
 				continue
 			} else if err = each(t); err != nil {
 				return err

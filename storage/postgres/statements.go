@@ -66,7 +66,7 @@ const (
 )
 
 // sql is the statements in the storage's schema.
-type sql struct{ swap, swapLeases, check, lock, named, create, purge, read, list, set, setNew, deletion string }
+type sql struct{ swap, swapLeases, check, lock, named, create, clear, purge, read, list, set, setNew, deletion string }
 
 func newSQL(schema string) *sql {
 	text := func(parts ...string) string { return in(schema, strings.Join(parts, "")) }
@@ -81,6 +81,7 @@ func newSQL(schema string) *sql {
 		create: text("with gone as (delete from drip.lease where key = $1 and id <> all ($12::bigint[])), stored as (insert into drip.entity (key, entity, ", columns, ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ",
 			"returning ", micros, " as clock), held as (insert into drip.lease (key, id, ends) ",
 			"select $1::bytea, id, ends from unnest($12::bigint[], $13::bigint[]) c (id, ends)) select clock from stored"),
+		clear: text("delete from drip.lease where key = $1"),
 		purge: text("with upto as (select greatest($2::bigint, case when $6 then ", millis, " end) as at), ",
 			"doomed as (select id from drip.lease where key = $1 and ends <= (select at from upto) order by ends, id limit $3), ",
 			"gone as (delete from drip.lease l using doomed where l.key = $1 and l.id = doomed.id) ",

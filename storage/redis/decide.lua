@@ -16,11 +16,12 @@
 -- The value of a key is the layout, 17; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
--- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
+-- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes. Of a
+-- value with an earlier layout only the revision counts.
 --
 -- Returns the answers one after the other in a string: a sum of 1 for Found, 2 for a ticket, 4 for a lease, 8 for Late and
 -- 16 times Limit, then Delay, Bound, the numbers of the ticket and those of the lease. A table would take longer. The sum is -1
--- if the entity's value is no state: nothing about this entity has changed. After an error no state has
+-- if the entity's value is no state, and -2 if it has a later layout: nothing about this entity has changed. After an error no state has
 -- changed, but a lease in a set may be gone.
 
 local call, sub = redis.call, string.sub
@@ -32,31 +33,44 @@ do
 end
 local millis = (micros - micros % 1000) / 1000
 
--- get returns the value of a key, and whether it or what members has is something else than a state.
+-- get returns the value of a key, of an earlier layout its first numbers. If it or what members has is something else than a
+-- state, get also returns -1, or -2 if the layout is a later one.
 local function get(key, members)
   local value = redis.pcall('GET', key)
   if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
     error(value.err)
   elseif not value then
-    return nil, false
-  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 17 then
-    return nil, true
+    return nil
+  elseif type(value) ~= 'string' or #value < 64 then
+    return nil, -1
+  end
+  local layout = unpack('<d', value)
+  if layout ~= 17 then
+    if layout % 1 ~= 0 or layout < 1 or layout > 1000 or layout == 3 then
+      return nil, -1
+    elseif layout > 17 then
+      return nil, -2
+    end
+    return sub(value, 1, 64)
   end
   local rest = #value - 64
   if rest > 0 then
     rest = rest - 144 - 16
     if rest < 0 then
-      return nil, true
+      return nil, -1
     end
     local lines, pins, flows, calendars, units, classes = unpack('<dddddd', value, 144 + 33)
     local rests = lines % 1 + pins % 1 + flows % 1 + calendars % 1 + units % 1 + classes % 1
     if rests ~= 0 or math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
-      return nil, true
+      return nil, -1
     end
     rest = rest - lines * 152 - pins * 200 - flows * 112 - calendars * 112 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
-  return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
+  if rest < 0 or rest % 16 ~= 0 or apart and type(redis.pcall('ZCARD', members)) ~= 'number' then
+    return nil, -1
+  end
+  return value
 end
 
 -- Counts makes decision.Counts of the bytes behind from up to till. Its methods are those of decision.Counts. append adds
@@ -138,7 +152,7 @@ end
 -- These rules are functions. The script has all others where they are called, because to make a function takes time in each
 -- call of the script.
 local Limits_adopt, Limits_pin
-function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
+function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
   local known = s_Tokens ~= 0
   local from2 = now
   local own2 = 0
@@ -164,6 +178,9 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
   local lapse = lapses
   if not known then
     from2 = l_Start
+    if s_Guess ~= 0 then
+      if now > from2 then from2 = now end
+    end
   end
   local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Over, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Largest, pinned2_LargestAt, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
   if own3 < l_Windows_n then
@@ -2172,7 +2189,7 @@ function Shared_advance(x, now)
       changed3 = true
     end
     if changed3 then
-      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
+      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
@@ -3611,7 +3628,7 @@ function Shared_served(x, window_Interval, to, since)
   return served
 end
 function Shared_later(x, from, span)
-  local later = 0
+  local later2 = 0
   local c2 = x.State_Calendars[0]
   local at2 = from + span
   local max2 = 0
@@ -3777,8 +3794,8 @@ function Shared_later(x, from, span)
       end
     end
   end
-  later = at2 < 9007199254740991 and at2 or 9007199254740991
-  return later
+  later2 = at2 < 9007199254740991 and at2 or 9007199254740991
+  return later2
 end
 function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
   local seek = 0
@@ -4250,7 +4267,7 @@ end
 function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   local c2 = x.State_Calendars[0]
   local ahead = f.Units + f.Later
-  local later = 0
+  local later2 = 0
   local t = x.State_Closed
   local max2 = 0
   local x2 = t - x.Limits_Zero
@@ -4259,8 +4276,8 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   local max3 = c2.Head + 1
   local x3 = (max2 - max2 % y) / y
   if x3 > max3 then max3 = x3 end
-  later = Shared_later(x, max3 * 524288, 0)
-  local turn = later
+  later2 = Shared_later(x, max3 * 524288, 0)
+  local turn = later2
   x.from = f.Fair
   if op_Urgent then
     ahead, x.from = f.Urgent, f.FairUrgent
@@ -4292,19 +4309,19 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
     end
     x.from = turn
   end
-  local later2 = 0
+  local later3 = 0
   local until2 = 0
   until2 = Shared_until(x, ahead)
-  later2 = Shared_later(x, x.from, until2)
-  x.fair = later2
+  later3 = Shared_later(x, x.from, until2)
+  x.fair = later3
   if op_Ticket_Slot > 0 and op_Kind ~= 0 and not op_Urgent then
     x.fair = f.Again
     if x.fair <= x.from then
-      local later3 = 0
+      local later4 = 0
       local until3 = 0
       until3 = Shared_until(x, (ahead - ahead % 2) / 2)
-      later3 = Shared_later(x, x.from, until3)
-      x.fair = later3
+      later4 = Shared_later(x, x.from, until3)
+      x.fair = later4
     end
   end
   if x.Limits_FirstCome == 1 then
@@ -4930,15 +4947,15 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
             end
             first2 = t > in2 and t or in2
           else
-            local later = 0
-            later = Shared_later(x, n3 * 524288, 0)
-            x.last = later
+            local later2 = 0
+            later2 = Shared_later(x, n3 * 524288, 0)
+            x.last = later2
             if c4.Last >= x.last then
-              local later2 = 0
+              local later3 = 0
               local x6 = x.units * 524288 + x.rate - 1
               local y5 = x.rate
-              later2 = Shared_later(x, c4.Last, (x6 - x6 % y5) / y5)
-              x.last = later2
+              later3 = Shared_later(x, c4.Last, (x6 - x6 % y5) / y5)
+              x.last = later3
             end
             local place3 = x.last < x.fair and x.last or x.fair
             local max6 = 0
@@ -5122,9 +5139,9 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         among2 = (x5 - x5 % y4) / y4
       end
       local step = among2
-      local later = 0
-      later = Shared_later(x, x.fair, step + (step - step % 6) / 6)
-      f.Again = later
+      local later2 = 0
+      later2 = Shared_later(x, x.fair, step + (step - step % 6) / 6)
+      f.Again = later2
     elseif f.Units + f.Later == 0 and f.Fair < x.from then
       f.Fair = x.from
       local x4 = x.units * 524288
@@ -5196,7 +5213,7 @@ end
     bytes = sub(bytes, 9)
     local plain, value, wrong = false, get(key, members)
     if wrong then
-      return nil
+      return nil, wrong
     end
     local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
 l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<dddddddddddddddddd', bytes)
@@ -5206,14 +5223,17 @@ for i = 0, l_Windows_n - 1 do
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
--- leases are the bytes of those in the value, apart tells whether they are in members instead.
+-- leases are the bytes of those in the value. apart is 1 if they are in members instead, and -1 if those of an earlier version
+-- may be there, which do not count.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
 local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till, units, classes
   layout, revision = unpack('<dd', value)
-  if #value > 64 then
+  if layout ~= 17 then -- an earlier one: see storage.Decode
+    s_Guess, apart = 1, -1
+  elseif #value > 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
     local from, numbers = 144 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
@@ -5356,7 +5376,7 @@ else
 
   function Clear()
     added, adding = {}, {}
-    if apart == 1 then
+    if apart ~= 0 then
       call('UNLINK', members)
     end
     leases, apart, first, last, out = '', 0, 0, 0, 0
@@ -5369,8 +5389,8 @@ end
       State_Tokens = s_Tokens, State_Guess = s_Guess, State_Now = s_Now, State_Slot = s_Slot, State_Plain = s_Plain, State_LastID = s_LastID, State_Closed = s_Closed, State_Moved = s_Moved, State_Next = s_Next, State_Head = s_Head, State_AgainUS = s_AgainUS, State_Held = s_Held, State_Last = s_Last, State_Ended = s_Ended, State_Lines = s_Lines, State_Lines_n = s_Lines_n, State_Pins = s_Pins, State_Pins_n = s_Pins_n, State_Flows = s_Flows, State_Flows_n = s_Flows_n, State_Calendars = s_Calendars, State_Calendars_n = s_Calendars_n,
     }
     function x.save()
-      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero
-      s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Moved, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero -- locals: Lua takes 60 upvalues at most
+      local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Moved, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
       end
@@ -5476,6 +5496,10 @@ if ttl == hold then -- as it mostly is for plain tokens; to write a number takes
 else
   ttl = math.min(math.max(ttl, 1), 2 ^ 43) -- 278 years: more is too much for those who count it in nanoseconds
 end
+if apart < 0 then
+  call('UNLINK', members)
+  apart = 0
+end
 if added and #added > 0 then
   call('ZADD', members, _G.unpack(added))
 elseif #leases > 16 * 512 then -- Redis takes time for each byte of each string that Lua makes
@@ -5534,10 +5558,11 @@ end
     return x
   end
   for i = 0, shared_n - 1 do
-    shared[i] = open(KEYS[2 * i + 1], KEYS[2 * i + 2], ARGV[i + 3])
-    if not shared[i] then
-      return redis.error_reply('DRIPSTATE ' .. KEYS[2 * i + 1])
+    local x, wrong = open(KEYS[2 * i + 1], KEYS[2 * i + 2], ARGV[i + 3])
+    if wrong then
+      return redis.error_reply((wrong == -2 and 'DRIPLATER ' or 'DRIPSTATE ') .. KEYS[2 * i + 1])
     end
+    shared[i] = x
   end
 end
 
@@ -5557,14 +5582,17 @@ for i = 0, l_Windows_n - 1 do
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
--- leases are the bytes of those in the value, apart tells whether they are in members instead.
+-- leases are the bytes of those in the value. apart is 1 if they are in members instead, and -1 if those of an earlier version
+-- may be there, which do not count.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
 local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till, units, classes
   layout, revision = unpack('<dd', value)
-  if #value > 64 then
+  if layout ~= 17 then -- an earlier one: see storage.Decode
+    s_Guess, apart = 1, -1
+  elseif #value > 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
     local from, numbers = 144 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
@@ -5707,7 +5735,7 @@ else
 
   function Clear()
     added, adding = {}, {}
-    if apart == 1 then
+    if apart ~= 0 then
       call('UNLINK', members)
     end
     leases, apart, first, last, out = '', 0, 0, 0, 0
@@ -6376,7 +6404,7 @@ end
           changed3 = true
         end
         if changed3 then
-          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
+          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
         end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
@@ -7890,20 +7918,20 @@ end
                   end
                   local step = among2
                   local from2 = (c2.Head - 1) * 524288
-                  local later = 0
-                  later = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step)
-                  local to2 = later
                   local later2 = 0
-                  later2 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
+                  later2 = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step)
+                  local to2 = later2
                   local later3 = 0
                   later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
-                  f.Fair = later3 < to2 and later3 or to2
+                  local later4 = 0
+                  later4 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
+                  f.Fair = later4 < to2 and later4 or to2
                   if op_Urgent then
-                    local later4 = 0
-                    later4 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
                     local later5 = 0
                     later5 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
-                    f.FairUrgent = later5 < to2 and later5 or to2
+                    local later6 = 0
+                    later6 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
+                    f.FairUrgent = later6 < to2 and later6 or to2
                   end
                 end
               end
@@ -9988,6 +10016,10 @@ if ttl == hold then -- as it mostly is for plain tokens; to write a number takes
 else
   ttl = math.min(math.max(ttl, 1), 2 ^ 43) -- 278 years: more is too much for those who count it in nanoseconds
 end
+if apart < 0 then
+  call('UNLINK', members)
+  apart = 0
+end
 if added and #added > 0 then
   call('ZADD', members, _G.unpack(added))
 elseif #leases > 16 * 512 then -- Redis takes time for each byte of each string that Lua makes
@@ -10055,7 +10087,7 @@ for k = 2 * shared_n + 1, #KEYS, 2 do
   end
   if wrong[k] then
     for _ = first_op, last_op do
-      answers[#answers + 1] = pack('<ddd', -1, 0, 0)
+      answers[#answers + 1] = pack('<ddd', wrong[k], 0, 0)
     end
   else
     decide(KEYS[k], KEYS[k + 1], values[k], ARGV[arg], first_op, last_op)

@@ -102,11 +102,15 @@ var (
 	// with more than 512 leases may be gone.
 	ErrNoAnswer = errors.New("redis: no answer")
 
-	// ErrNotState means that the value of the key is not a state. Nothing has changed.
+	// ErrNotState means that the value of the key is not a state. Nothing has changed. If a later version of drip wrote the
+	// value, the error is storage.ErrLater, too. A value of an earlier version is no error: the entity begins anew, with empty
+	// windows.
 	ErrNotState = errors.New("redis: the key holds something else than the state of an entity")
 
 	// ErrClosed is the error of every call after Close.
 	ErrClosed = errors.New("redis: the storage is closed")
+
+	errLater = fmt.Errorf("redis: %w%.0w", storage.ErrLater, ErrNotState) // %.0w prints nothing
 )
 
 const (
@@ -349,7 +353,9 @@ func (s *Storage) read(ctx context.Context, client goredis.Scripter, key string)
 	if err != nil {
 		return storage.Entry{}, err
 	}
-	if e.Leases, err = storage.Decode(v.Data, &e.State); err != nil {
+	if e.Leases, err = storage.Decode(v.Data, &e.State); errors.Is(err, storage.ErrLater) {
+		return storage.Entry{}, errLater
+	} else if err != nil {
 		return storage.Entry{}, fmt.Errorf("%w: %w", ErrNotState, err)
 	}
 	e.Out = int64(len(e.Leases))
@@ -495,6 +501,8 @@ func (s *Storage) failure(err error) error {
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	case goredis.HasErrorPrefix(err, "DRIPSTATE"):
 		return fmt.Errorf("%w: %q", ErrNotState, strings.TrimPrefix(err.Error(), "DRIPSTATE "))
+	case goredis.HasErrorPrefix(err, "DRIPLATER"):
+		return fmt.Errorf("%w: %q", errLater, strings.TrimPrefix(err.Error(), "DRIPLATER "))
 	case strings.Contains(err.Error(), "WRONGTYPE"): // before Redis 7 it is not in front
 		return fmt.Errorf("%w: %w", ErrNotState, err)
 	}

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -12,8 +13,12 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// layout is the first number of a value that decide.lua can read. It changes with the others.
+// layout is the first number of a value that decide.lua can read. It grows with each change in the others. Of values of earlier
+// versions only the revision and the Until are read: these stay where they are.
 const layout = 17
+
+// mostLayout is above the layouts of later versions for long. A number above is of something else.
+const mostLayout = 1000
 
 // rawLayout is the layout of a value with a state that decide.lua cannot read.
 const rawLayout = 3
@@ -23,10 +28,13 @@ const headers = 8
 
 // scalars is the count of numbers in front of the lines of a state: the scalars of State, and the counts of lines, pins,
 // flows, calendars, and bytes of the calendar's Units and Classes.
-const scalars = 13 + 6
+const scalars = 14 + 6
 
 // format is the beginning of a result of storage.Encode, in front of the numbers of a state. A value does not have it.
 var format = storage.Encode(&decision.State{Tokens: 1}, nil)[:8]
+
+// earlier is what storage.Decode takes for a state of an earlier version.
+var earlier = binary.BigEndian.AppendUint64(nil, 1)
 
 // stored is the value of a key.
 type stored struct {
@@ -46,11 +54,18 @@ func unpack(value []byte) (s stored, err error) {
 		return s, ErrNotState
 	}
 	s.revision = storage.Revision(binary.LittleEndian.Uint64(value[8:]))
-	kind := number(value, 0)
-	if kind != layout && kind != rawLayout {
+	kind := math.Float64frombits(binary.LittleEndian.Uint64(value))
+	if kind != math.Trunc(kind) || kind < 1 || kind > mostLayout { // or no number
 		return s, ErrNotState
+	} else if kind > layout {
+		return s, errLater
 	}
-	s.Now, s.Until, s.apart = number(value, 2), number(value, 3), number(value, 5) == 1
+	s.Now, s.Until = number(value, 2), number(value, 3)
+	if kind < layout && kind != rawLayout {
+		s.Data = slices.Clone(earlier)
+		return s, nil
+	}
+	s.apart = number(value, 5) == 1
 	rest := value[8*headers:]
 	switch {
 	case kind == rawLayout:
@@ -76,16 +91,15 @@ func unpack(value []byte) (s stored, err error) {
 func pack(s *storage.State) (head, behind []byte) {
 	var state decision.State
 	held, err := storage.Decode(s.Data, &state)
-	if err == nil && len(s.Data) > 0 {
+	if err == nil && bytes.HasPrefix(s.Data, format) {
 		first, last := ends(held)
 		behind, ok := appendEncoded(appendNumbers(nil, s.Now, s.Until, s.Now, 0, first, last), s.Data)
 		if ok {
 			return appendNumbers(nil, layout), behind
 		}
-		err = storage.ErrFormat
 	}
 	kind := int64(layout)
-	if err != nil {
+	if len(s.Data) > 0 {
 		kind = rawLayout
 	}
 	return appendNumbers(nil, kind), append(appendNumbers(nil, s.Now, s.Until, s.Now, 0, 0, 0), s.Data...)
@@ -212,8 +226,10 @@ func take(answers string, op *decision.Op, within int, a *decision.Answer) (rest
 	}
 	sum := next()
 	a.Delay, a.Bound = next(), decision.Bound(next())
-	if sum == -1 && !missing {
+	if !missing && sum == -1 {
 		return answers, ErrNotState
+	} else if !missing && sum == -2 {
+		return answers, errLater
 	}
 	a.Found, a.Late, a.Limit = sum&1 != 0, sum&8 != 0, sum>>4
 	if sum&2 != 0 {
