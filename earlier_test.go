@@ -97,24 +97,6 @@ func isNoLease(err error) error {
 	return errors.Join(errors.New("want ErrNoLease"), err)
 }
 
-// A shared limit that began anew gives back what an operation took of it that could not run.
-func TestStateOfAnEarlierVersionTakesBack(t *testing.T) {
-	s := &beaten{Storage: getSet{memory.New()}, key: "shop", err: errors.New("no room")}
-	app := drip.Limit{Size: 3, RefreshRate: 3, RefreshInterval: time.Hour, Concurrency: 1}
-	b, now := shops(t, s, drip.Options{Size: 3, RefreshInterval: time.Hour, Shared: map[string]drip.Limit{"app": app}})
-	buckettest.Admit(t, b, "shop", drip.Request{})
-	asVersion(t, s, drip.SharedID("app"), -1)
-	s.races = 1
-	if _, err := b.Admit(t.Context(), "shop", drip.Request{}); !errors.Is(err, s.err) {
-		t.Fatalf("Admit = %v, want %v", err, s.err)
-	}
-	*now = now.Add(time.Hour)
-	status, err := b.Inspect(t.Context(), drip.SharedID("app"))
-	if err != nil || status.InUse != 0 || status.Booked != 0 || status.Windows[0].Capacity != 3 {
-		t.Errorf("an hour later: %+v, %v", status, err)
-	}
-}
-
 // A state of a later version is an error that says so, and stays.
 func TestStateOfALaterVersion(t *testing.T) {
 	for _, late := range []string{"shop", drip.SharedID("app")} {

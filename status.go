@@ -14,7 +14,10 @@ import (
 type Status struct {
 	Entity string    // the entity, or a SharedID
 	Time   time.Time // of Options.Clock, or of the storage's clock
-	Known  bool      // false if nothing is stored: the entity is idle, and full if it could gather since Options.Start
+
+	// Known is false if nothing is stored: the entity is idle, and full if it could gather since Options.Start. It is also
+	// false until the first decision about a state of an earlier version of drip: then the entity is empty.
+	Known bool
 
 	// Windows are the windows in force and their remaining capacity. The window of RefreshRate is the first, the window
 	// of a Pin the last. A Size of 1<<40 is any number: a shared limit of Concurrency alone has such a window.

@@ -143,9 +143,9 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 	errs := make([]error, len(keys))
 	for i := range keys {
 		k := &keys[i]
-		before, known, wrote := k.data, k.known, k.wrote
+		before, wrote := k.data, k.wrote
 		errs[i] = k.change(giving, b.storage, func() error {
-			if known && bytes.Equal(k.data, wrote) {
+			if len(before) > 0 && bytes.Equal(k.data, wrote) {
 				return k.decode(before)
 			} else if any {
 				k.limits.Apply(&k.state, k.leases, &undo, k.state.Now, &decision.Answer{})
@@ -167,7 +167,6 @@ type key struct {
 	id     string
 	limits *decision.Limits
 	data   []byte // as it was read
-	known  bool   // it was the state of a known entity
 	rev    storage.Revision
 	state  decision.State
 	leases *storage.Leases
@@ -182,9 +181,7 @@ func (k *key) get(ctx context.Context, s storage.Storage) error {
 		return err
 	}
 	k.data, k.rev = stored.Data, rev
-	err = k.decode(k.data)
-	k.known = k.state.Tokens != 0
-	return err
+	return k.decode(k.data)
 }
 
 // decode sets the state to a stored one.

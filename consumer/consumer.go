@@ -31,8 +31,8 @@
 //     of a slot and the slot's number.
 //
 // All processes share them. The broker removes a delay queue that nobody has used for 30 days. Delay queues of every
-// version send due messages to the same queue. So processes of several versions run side by side, and messages in delay
-// queues that no process uses any more come back, too.
+// layout send due messages to the same queue. So processes with several layouts run side by side, and messages in delay
+// queues that no process uses any more come back, too. The state of entities is another matter: see docs/operating.md.
 //
 // The clocks of the processes should agree to a quarter of a second. With a larger difference messages come back late by
 // that difference, and the Consumer asks the limiter again about messages that come too early.

@@ -12,8 +12,8 @@ import (
 // ErrFormat means that the bytes are no encoded state.
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
-// ErrLater means that a later version of drip has encoded the state. It is an ErrFormat, too.
-var ErrLater = fmt.Errorf("a later version of drip wrote the state: use that version, or another prefix or schema%.0w", ErrFormat) // %.0w prints nothing
+// ErrLater means that a later version of drip has encoded the state. It is an ErrFormat, too, whose text %.0w leaves out.
+var ErrLater = fmt.Errorf("a later version of drip wrote the state: use that version, or another prefix or schema%.0w", ErrFormat)
 
 // format is the first number of an encoded state. It grows with each change in the meaning of the others.
 const format = 18

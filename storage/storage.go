@@ -97,14 +97,14 @@ type Lister interface {
 	// List calls each for every stored entity, in no order, one call at a time. It ends after the last entity, or when
 	// each returns an error, which List then returns. List delays no decision. If an entity changes meanwhile, List may
 	// tell its state before the change, after it, or both. It may leave out an entity that comes or goes. It leaves out
-	// bytes of Set that are no state: drip.Options.History stores such. A backend that tells an entity twice says when.
+	// bytes of Set that are no state of this version: drip.Options.History stores such. A backend that tells an entity twice says when.
 	List(ctx context.Context, each func(Entry) error) error
 }
 
 // Entry is an entity as it is stored. It is the caller's.
 type Entry struct {
 	Key    string         // the entity
-	State  decision.State // zero if nothing is stored
+	State  decision.State // its Tokens are 0 if nothing is stored, or by an earlier version of drip: see Decode
 	Leases []Held         // the first to end first; from List at most MostListed
 	Out    int64          // the number of leases
 	Time   time.Time      // of the backend's clock
