@@ -28,12 +28,14 @@ func (m *Memory[T]) Get(key string) *T {
 	return m.records[key]
 }
 
-// Take is Get, and forgets the key: the caller alone has the record.
+// Take is Get, and forgets the record: the caller alone has it. The key stays, since the record mostly comes back.
 func (m *Memory[T]) Take(key string) *T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.records[key]
-	delete(m.records, key)
+	if r != nil {
+		m.records[key] = nil
+	}
 	return r
 }
 
@@ -45,6 +47,10 @@ const longestKey = 1 << 10
 func (m *Memory[T]) Put(key string, r *T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if _, there := m.records[key]; there && r != nil {
+		m.records[key] = r
+		return
+	}
 	delete(m.records, key)
 	if r == nil || len(key) > longestKey {
 		return

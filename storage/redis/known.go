@@ -85,7 +85,7 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 	for _, p := range t.stored {
 		p.stored = false
 	}
-	t.stored, t.known, t.absent = nil, nil, false
+	t.stored, t.known, t.absent = t.stored[:0], t.known[:0], false
 	return t.Calls
 }
 
@@ -133,7 +133,7 @@ func (s *Storage) pack(t *turn, now, until int64) bool {
 		}
 		return false
 	}
-	args := append(make([]any, 0, 1+2*len(t.stored)), nil)
+	args := append(t.swap, nil)
 	numbers := appendNumbers(make([]byte, 0, 8*(3+len(t.stored))), int64(len(t.stored)), 1000*now, 1000*until-1)
 	for _, p := range t.stored {
 		before := p.record.revision

@@ -32,7 +32,7 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 	}
 	slots, spread := s.cluster != nil || s.slots.Load(), s.found.Load() < found
 	for _, t := range turns {
-		if t.swap == nil {
+		if len(t.swap) == 0 {
 			continue
 		}
 		apart := slots || spread && t.absent

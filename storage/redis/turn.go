@@ -16,9 +16,10 @@ import (
 // turn is a batch.Turn on its way.
 type turn struct {
 	*batch.Turn
-	parts   map[string]*part // nil if this process remembers nothing
-	room    []*part          // of the results of partsOf
-	buffers *buffers         // of the batch
+	remembers bool
+	parts     map[string]*part // if this process remembers anything
+	room      []*part          // of the results of partsOf
+	buffers   *buffers         // of the batch
 
 	known  []*batch.Call // decided here
 	stored []*part       // by a swap, in the order of its keys
@@ -45,12 +46,22 @@ type call struct {
 	about []*batch.Call
 }
 
-// buffers are used again by other batches: each call would leave a kilobyte to the garbage collector.
+// buffers are used again by other batches: each call would leave two kilobytes to the garbage collector.
 type buffers struct {
 	values  []byte // of the entities in a swap, one after the other
 	encoded []byte
 	shared  []decision.Shared
 	plain   []int64
+	turns   []*turn
+}
+
+// begin makes t a turn of another batch.
+func (t *turn) begin(w *batch.Turn, remembers bool) {
+	clear(t.parts)
+	*t = turn{
+		Turn: w, remembers: remembers, parts: t.parts, buffers: t.buffers,
+		room: t.room[:0], known: t.known[:0], stored: t.stored[:0], swap: t.swap[:0], scripts: t.scripts[:0], changed: t.changed[:0],
+	}
 }
 
 var unused = sync.Pool{New: func() any { return new(buffers) }}
@@ -59,13 +70,14 @@ var unused = sync.Pool{New: func() any { return new(buffers) }}
 func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	s, b := l.storage, unused.Get().(*buffers)
 	b.values = b.values[:0]
-	turns := make([]*turn, len(waiting))
-	for i, w := range waiting {
-		t := &turn{Turn: w, buffers: b}
-		turns[i] = t
-		others := w.Calls
-		if l.clock != nil {
-			t.parts = map[string]*part{}
+	for len(b.turns) < len(waiting) {
+		b.turns = append(b.turns, &turn{buffers: b, parts: map[string]*part{}})
+	}
+	turns := slices.Clone(b.turns[:len(waiting)])
+	for i, t := range turns {
+		t.begin(waiting[i], l.clock != nil)
+		others := t.Calls
+		if t.remembers {
 			if now, known := l.clock.Now(); known {
 				others = s.decideKnown(t, now)
 			}
@@ -145,7 +157,7 @@ func (s *Storage) script(t *turn, calls []*batch.Call) {
 		for calls = others; len(own) > 0; {
 			n := together(own)
 			t.join(own[:n])
-			if t.parts != nil {
+			if t.remembers {
 				s.readAfter(t, own[0])
 			}
 			own = own[n:]
@@ -277,7 +289,7 @@ func (l *lane) finish(t *turn) {
 		}
 		p.read = nil
 	}
-	t.known, t.stored, t.swap, t.scripts, t.changed = nil, nil, nil, nil, nil
+	t.known, t.stored, t.swap, t.scripts, t.changed = t.known[:0], t.stored[:0], t.swap[:0], t.scripts[:0], t.changed[:0]
 }
 
 // decided sets the answers of a call of decide.lua.
