@@ -58,7 +58,8 @@ func (c *Call) end() (decision.Answer, error) {
 type Turn struct {
 	Calls []*Call
 
-	group *group
+	group    *group
+	answered bool
 }
 
 // Fail sets the error of all calls.
@@ -195,23 +196,17 @@ func (l *Lane) run() {
 
 // deliver sends a batch. It sees to it that every turn is answered once, whatever send does.
 func (l *Lane) deliver(batch []*Turn) {
-	answered := make(map[*Turn]bool, len(batch))
 	defer func() {
 		if p := recover(); p != nil {
 			for _, t := range batch {
-				if !answered[t] {
+				if !t.answered {
 					t.Fail(fmt.Errorf("a panic while it was sent: %v", p))
 					l.answered([]*Turn{t})
 				}
 			}
 		}
 	}()
-	l.send(batch, func(turns []*Turn) {
-		for _, t := range turns {
-			answered[t] = true
-		}
-		l.answered(turns)
-	})
+	l.send(batch, l.answered)
 }
 
 // take returns the next turns. If there are none, the sender is counted out.
@@ -279,6 +274,9 @@ func fair(calls []*Call) (taken, rest []*Call) {
 
 // answered wakes the callers of some turns, which come back to mu at once.
 func (l *Lane) answered(turns []*Turn) {
+	for _, t := range turns {
+		t.answered = true
+	}
 	l.finish(turns)
 	for _, t := range turns {
 		for _, c := range t.Calls {

@@ -23,11 +23,11 @@ const found = 1000
 func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 	const mostKeys = 256
 	var together []*turn
-	keys, args := []string(nil), []any(nil)
+	keys, args := make([]string, 0, len(turns)), make([]any, 0, 3*len(turns))
 	send := func() {
 		if len(together) > 0 {
 			swaps = append(swaps, swap{swapScript.command(keys, args...), together})
-			together, keys, args = nil, nil, nil
+			together, keys, args = nil, keys[:0], args[:0] // the command has copies
 		}
 	}
 	slots, spread := s.cluster != nil || s.slots.Load(), s.found.Load() < found
