@@ -1,42 +1,46 @@
 package storage_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log"
 	"net/url"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/storage"
 	_ "github.com/drip-go/drip/storage/memory" // registers memory
+	"github.com/drip-go/drip/storage/storagetest"
 )
 
-// table is a storage of one's own: two methods over anything that can compare a revision and write.
-type table struct {
+// New returns an empty Storage.
+func New() *Storage { return &Storage{rows: map[string]row{}} }
+
+// Storage keeps states in a map. It is safe for concurrent use.
+type Storage struct {
 	mu   sync.Mutex
 	rows map[string]row
-	last storage.Revision
+	last storage.Revision // one count for all keys: no revision of a key comes twice
 }
 
 type row struct {
-	state storage.State
-	rev   storage.Revision
+	data []byte
+	rev  storage.Revision
 }
 
-func (s *table) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+// Get implements [storage.Storage].
+func (s *Storage) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rows[key]
-	r.state.Data = append([]byte(nil), r.state.Data...)
-	if r.rev == storage.NoRevision {
-		r.state = storage.State{}
-	}
-	return r.state, r.rev, ctx.Err()
+	return storage.State{Data: bytes.Clone(r.data)}, r.rev, ctx.Err()
 }
 
-func (s *table) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
+// Set implements [storage.Storage].
+func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -45,12 +49,8 @@ func (s *table) Set(ctx context.Context, key string, state storage.State, rev st
 	if s.rows[key].rev != rev {
 		return storage.ErrConflict
 	}
-	s.last++ // one that no key has had
-	state.Data = append([]byte(nil), state.Data...)
-	if s.rows == nil {
-		s.rows = map[string]row{}
-	}
-	s.rows[key] = row{state, s.last}
+	s.last++
+	s.rows[key] = row{bytes.Clone(state.Data), s.last}
 	return nil
 }
 
@@ -58,7 +58,7 @@ func (s *table) Set(ctx context.Context, key string, state storage.State, rev st
 func ExampleStorage() {
 	ctx := context.Background()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	s := &table{} // Get and Set over a map
+	s := New() // Get and Set over a map
 	bucket, err := drip.New(drip.Options{Size: 1, RefreshRate: 1, Storage: s, Clock: func() time.Time { return now }})
 	if err != nil {
 		fmt.Println(err)
@@ -74,6 +74,10 @@ func ExampleStorage() {
 	// 0s <nil>
 	// 1s <nil>
 	// true <nil>
+}
+
+func TestStorage(t *testing.T) {
+	storagetest.Run(t, func(*testing.T) storage.Storage { return New() })
 }
 
 // A program whose configuration names the storage. Its blank imports are the backends that it knows.
@@ -94,8 +98,8 @@ func ExampleOpen() {
 
 // A backend makes itself known in its init.
 func ExampleRegister() {
-	storage.Register("table", func(_ context.Context, u *url.URL) (storage.Storage, error) {
-		return &table{}, nil
+	storage.Register("map", func(_ context.Context, u *url.URL) (storage.Storage, error) {
+		return New(), nil
 	})
 }
 
