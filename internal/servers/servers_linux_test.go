@@ -8,13 +8,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 func TestMain(m *testing.M) {
@@ -99,63 +96,6 @@ func checkStopped(t *testing.T, s *server) {
 	}
 }
 
-// publish declares a durable queue and returns when it has a message.
-func publish(t *testing.T, r *RabbitMQ, queue, body string) {
-	t.Helper()
-	ch := Channel(t, r.URL())
-	Declare(t, ch, "classic", queue)
-	Publish(t, ch, queue, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
-}
-
-// checkMessage takes one message from the queue.
-func checkMessage(t *testing.T, r *RabbitMQ, queue, body string) {
-	t.Helper()
-	d, ok, err := Channel(t, r.URL()).Get(queue, true)
-	check(t, err)
-	if !ok || string(d.Body) != body {
-		t.Errorf("queue %s: got message %v %q, want %q", queue, ok, d.Body, body)
-	}
-}
-
-func TestRabbitMQ(t *testing.T) {
-	t.Parallel()
-	r := OwnRabbitMQ(t)
-
-	publish(t, r, "orders", "one")
-	_, err := Channel(t, r.URL()).QueueDeclare("settled", true, false, false, false, nil) // see type RabbitMQ
-	check(t, err)
-	check(t, r.Kill())
-	if err := r.Kill(); err == nil {
-		t.Error("a second Kill succeeds")
-	}
-	if _, err := amqp.Dial(r.URL()); err == nil {
-		t.Error("a killed broker answers")
-	}
-	check(t, r.Start(t.Context()))
-	if err := r.Start(t.Context()); err == nil {
-		t.Error("a second Start succeeds")
-	}
-	checkMessage(t, r, "orders", "one")
-
-	checkPause(t, &r.server, func(ctx context.Context) error {
-		_, err := r.Ctl(ctx, "list_queues")
-		return err
-	})
-
-	out, err := r.Ctl(t.Context(), "list_queues", "name")
-	check(t, err)
-	if !strings.Contains(out, "orders") {
-		t.Errorf("list_queues = %q, want orders in it", out)
-	}
-	if _, err := r.Ctl(t.Context(), "no_such_command"); err == nil {
-		t.Error("an unknown command succeeds")
-	}
-	if cpu, err := r.CPU(); err != nil || cpu < 100*time.Millisecond || cpu > time.Hour {
-		t.Errorf("CPU = %v, %v", cpu, err)
-	}
-	checkStopped(t, &r.server)
-}
-
 // checkPause pauses a server, looks whether ask hangs, and resumes it.
 func checkPause(t *testing.T, s *server, ask func(context.Context) error) {
 	t.Helper()
@@ -173,43 +113,6 @@ func checkPause(t *testing.T, s *server, ask func(context.Context) error) {
 	defer cancel()
 	if err := until(ctx, func() error { return ask(ctx) }); err != nil {
 		t.Errorf("%s: after Resume: %v", s.name, err)
-	}
-}
-
-func TestRabbitMQCluster(t *testing.T) {
-	t.Parallel()
-	nodes := OwnRabbitMQCluster(t, 3)
-	if len(nodes) != 3 {
-		t.Fatalf("got %d nodes, want 3", len(nodes))
-	}
-	publish(t, nodes[0], "orders", "one")
-	checkMessage(t, nodes[2], "orders", "one")
-
-	check(t, nodes[1].Kill())
-	publish(t, nodes[0], "orders", "two")
-	check(t, nodes[1].Start(t.Context()))
-	checkMessage(t, nodes[1], "orders", "two")
-	for _, r := range nodes {
-		checkStopped(t, &r.server)
-	}
-}
-
-func TestShared(t *testing.T) {
-	for _, name := range []string{"DRIP_RABBITMQ_URL", "DRIP_REDIS_URL", "DRIP_POSTGRES_URL", "DRIP_SQS_URL"} {
-		if os.Getenv(name) != "" {
-			t.Skipf("%s is set", name)
-		}
-	}
-	same(t, UseRedis)
-	same(t, UseRabbitMQ)
-	same(t, UsePostgres)
-	same(t, UseSQS)
-}
-
-func same[T comparable](t *testing.T, use func(TB) T) {
-	t.Helper()
-	if a, b := use(t), use(t); a != b {
-		t.Error("two servers")
 	}
 }
 
@@ -257,80 +160,6 @@ func TestRedis(t *testing.T) {
 	checkStopped(t, &other.server) // paused
 	check(t, r.Kill())
 	checkStopped(t, &r.server) // killed
-}
-
-func TestRedisCluster(t *testing.T) {
-	t.Parallel()
-	c := OwnRedisCluster(t, 3, 1)
-	if got := len(c.Addrs()); got != 6 {
-		t.Fatalf("got %d nodes, want 6", got)
-	}
-	// A replica takes the place of its master, which comes back as a replica.
-	replica, master := c.Nodes[3], c.Nodes[0]
-	role := func(r *Redis) string {
-		info, _ := r.do(t.Context(), "INFO replication")
-		return field(info, "role")
-	}
-	if got := role(replica); got != "slave" {
-		t.Errorf("role of node 3 is %q, want slave", got)
-	}
-	check(t, master.Kill())
-	eventually(t, "failover", func() bool { return role(replica) == "master" })
-	check(t, master.Start(t.Context()))
-	eventually(t, "return", func() bool { return role(master) == "slave" })
-	for _, r := range c.Nodes {
-		checkStopped(t, &r.server)
-	}
-}
-
-func TestPostgres(t *testing.T) {
-	t.Parallel()
-	p := OwnPostgres(t)
-	bin := filepath.Dir(p.command().Path)
-	sql := func(ctx context.Context, statement string) (string, error) {
-		cmd := exec.CommandContext(ctx, filepath.Join(bin, "psql"), "-X", "-A", "-t", "-d", p.URL(), "-c", statement)
-		cmd.Env = environ()
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-		return strings.TrimSpace(string(out)), err
-	}
-	_, err := sql(t.Context(), "CREATE TABLE t AS SELECT 42 AS n")
-	check(t, err)
-	check(t, p.Kill())
-	if _, err := sql(t.Context(), "SELECT 1"); err == nil {
-		t.Error("a killed PostgreSQL answers")
-	}
-	check(t, p.Start(t.Context()))
-	if got, err := sql(t.Context(), "SELECT n FROM t"); got != "42" || err != nil {
-		t.Errorf("SELECT = %q, %v, want 42", got, err)
-	}
-	checkPause(t, &p.server, func(ctx context.Context) error {
-		_, err := sql(ctx, "SELECT 1")
-		return err
-	})
-	checkStopped(t, &p.server)
-}
-
-func TestSQS(t *testing.T) {
-	t.Parallel()
-	s, other := own(t, StartSQS), own(t, StartSQS)
-	if s.URL() == other.URL() || s.dir == other.dir {
-		t.Errorf("two servers at %s in %s", s.URL(), s.dir)
-	}
-	healthy := func(ctx context.Context) error { return s.answers(ctx, s.proc.cmd.Process.Pid) }
-	check(t, healthy(t.Context()))
-	check(t, s.Kill())
-	if err := healthy(t.Context()); err == nil {
-		t.Error("a killed SQS answers")
-	}
-	check(t, s.Start(t.Context()))
-	checkPause(t, &s.server, healthy)
-	checkStopped(t, &s.server)
-	if err := other.answers(t.Context(), 1); err == nil {
-		t.Error("a server passes for another")
-	}
 }
 
 // A port that is taken between the search for it and the server's start costs another try, and a server of somebody
