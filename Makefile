@@ -1,4 +1,4 @@
-.PHONY: help demo recording dashboard pictures drawings prose site test kills rabbitmq4 lint fuzz compare
+.PHONY: help demo recording dashboard pictures drawings site test kills rabbitmq4 lint fuzz compare
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,9 +19,6 @@ pictures: ## Draw the limits page over the demo into docs/page-*.png; takes Chro
 
 drawings: ## Draw the charts of README.md and docs/concepts.md anew, from runs in virtual time
 	@go run ./scripts/drawings -into docs
-
-prose: ## List long sentences and headless clauses in all pages, comments and texts
-	@go run ./scripts/prose -go
 
 site: ## Build the searchable documentation into bin/site
 	@scripts/site
