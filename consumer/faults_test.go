@@ -195,17 +195,9 @@ func bothTypes(t *testing.T, test func(t *testing.T, b *broker, queues QueueType
 	}
 }
 
-// The connections are cut again and again, wherever the messages are on their way. With DRIP_CUTS=60 that is 60 times, each
-// second once, whether the consumer is back or not, while messages are published steadily.
+// The connections are cut again and again, wherever the messages are on their way.
 func TestConnectionIsCut(t *testing.T) {
-	cuts, steady := 6, false
-	if v := os.Getenv("DRIP_CUTS"); v != "" {
-		var err error
-		if cuts, err = strconv.Atoi(v); err != nil {
-			t.Fatal(err)
-		}
-		steady = true
-	}
+	const cuts = 6
 	bothTypes(t, func(t *testing.T, direct *broker, queues QueueType, queue string) {
 		proxy, url := through(t, direct.url, 0)
 		var l ledger
@@ -217,31 +209,11 @@ func TestConnectionIsCut(t *testing.T) {
 			direct.publish(queue, numbered(published, published+n)...)
 			published += n
 		}
-		if steady {
-			begun(t, direct, queue)
-			over := make(chan struct{})
-			go func() {
-				defer close(over)
-				for range cuts {
-					time.Sleep(time.Second)
-					cut += proxy.cut()
-				}
-			}()
-			for done := false; !done; {
-				publish(1)
-				select {
-				case <-over:
-					done = true
-				case <-time.After(5 * time.Millisecond):
-				}
-			}
-		} else {
-			for range cuts {
-				before := l.count()
-				publish(150)
-				eventually(t, "messages flow", func() bool { return l.count() > before })
-				cut += proxy.cut()
-			}
+		for range cuts {
+			before := l.count()
+			publish(150)
+			eventually(t, "messages flow", func() bool { return l.count() > before })
+			cut += proxy.cut()
 		}
 		eventually(t, "every message is handled", func() bool { return l.count() == published })
 		eventually(t, "no copy is left", func() bool { return direct.ready(queue) == 0 })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -218,16 +217,9 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestSoak runs a steady load with random faults. At the end the process uses as much as at the beginning. A day's worth of
-// faults takes longer: DRIP_SOAK=10m.
+// TestSoak runs a steady load with random faults. At the end the process uses as much as at the beginning.
 func TestSoak(t *testing.T) {
-	lasts := 10 * time.Second
-	if v := os.Getenv("DRIP_SOAK"); v != "" {
-		var err error
-		if lasts, err = time.ParseDuration(v); err != nil {
-			t.Fatal(err)
-		}
-	}
+	const lasts = 10 * time.Second
 	server := servers.OwnRabbitMQ(t)
 	bucket := buckettest.New(t, drip.Options{Size: 20, RefreshRate: 40})
 	s := &soak{t: t, server: server, bucket: bucket, handled: map[string]int{}}
