@@ -123,37 +123,6 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestTwoCalls is what TestDo is about: the limiter gives the answers of the SDKs.
-func TestTwoCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, limiter.Options{Limit: 50})
-		r := record{start: time.Now()}
-		var wg sync.WaitGroup
-		for range 50 {
-			wg.Go(func() {
-				for time.Since(r.start) < 5*time.Second {
-					if _, err := l.Consume(t.Context(), 0); err != nil {
-						t.Error(err)
-						return
-					}
-					r.add(5)
-					time.Sleep(75 * time.Millisecond)
-					if _, err := l.Consume(t.Context(), 5); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
-		most, _ := r.most(time.Second)
-		t.Logf("at most %.0f units in a second", most)
-		if most < 250 {
-			t.Errorf("at most %v units in a second: Do is not needed", most)
-		}
-	})
-}
-
 // TestShare has callers with timeouts too short for their turn beside patient ones.
 func TestShare(t *testing.T) {
 	const seconds, limit = 20, 10
