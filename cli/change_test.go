@@ -195,64 +195,6 @@ func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
 	buckettest.Runs(t, b, "shop", drip.Request{})
 }
 
-// An operation runs right after drip resume if it would have run before the pause or, once an interval has brought
-// capacity, before the provider's refusal.
-func TestResumeLetsRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 2, Storage: s})
-		delay := func() time.Duration { return admit(t, b, "shop", 1).Delay }
-		if got := delay(); got != 0 {
-			t.Errorf("before: %v, want 0", got)
-		}
-		ok(t, b.Throttled(t.Context(), "shop", time.Hour))
-		time.Sleep(1500 * time.Millisecond)
-		if got := delay(); got < 59*time.Minute {
-			t.Errorf("throttled: %v, want an hour less 1.5 s", got)
-		}
-		must(t, "resume", url, "shop")
-		time.Sleep(500 * time.Millisecond)
-		if got := delay(); got != 0 {
-			t.Errorf("throttled and resumed: %v, want 0", got)
-		}
-		must(t, "pause", url, "shop", "1h")
-		if got := delay(); got < 59*time.Minute {
-			t.Errorf("paused: %v, want an hour", got)
-		}
-		must(t, "resume", url, "shop")
-		time.Sleep(time.Second)
-		if got := delay(); got != 0 {
-			t.Errorf("paused and resumed: %v, want 0", got)
-		}
-	})
-}
-
-// The counts of the further windows stay.
-func TestWindowsAreKept(t *testing.T) {
-	for _, args := range []string{"pause URL shop 1ms", "resume URL shop", "reset URL shop --yes"} {
-		t.Run(strings.Fields(args)[0], func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, url := newMemory(t)
-				b := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5, Windows: []drip.Window{{Size: 20, RefreshInterval: 24 * time.Hour}}, Storage: s})
-				for range 4 {
-					for range 3 {
-						a := buckettest.Runs(t, b, "shop", drip.Request{})
-						ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
-					}
-					if args[0] == 'r' && args[2] == 's' && args[3] == 'u' {
-						must(t, "pause", url, "shop", "1h")
-					}
-					must(t, strings.Fields(strings.ReplaceAll(args, "URL", url))...)
-					time.Sleep(time.Second)
-				}
-				if left := buckettest.Inspect(t, b, "shop").Windows[1].Capacity; left != 8 {
-					t.Errorf("of 20 a day 12 have run, and %d are left", left)
-				}
-			})
-		})
-	}
-}
-
 func TestChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
