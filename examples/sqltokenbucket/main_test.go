@@ -8,7 +8,6 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -118,32 +117,6 @@ func TestDenialWritesNothing(t *testing.T) {
 	}
 }
 
-// Callers get what the rate brings, even ones and random ones, whether they ask a little less often or much more.
-func TestCallers(t *testing.T) {
-	const rate, seconds = 20, 20
-	for _, asked := range []float64{16, 20, 22, 30, 41, 80} { // a second
-		for _, random := range []bool{false, true} {
-			var at float64
-			f := newFunction(t, &at)
-			rnd := rand.New(rand.NewPCG(1, uint64(asked)))
-			calls, granted := 0, 0
-			for at < seconds {
-				if calls++; request(t, f, "user1", rate, 1) >= 0 {
-					granted++
-				}
-				gap := 1.0
-				if random {
-					gap = rnd.ExpFloat64()
-				}
-				at += gap / asked
-			}
-			if most := rate + rate*seconds; granted > most || float64(granted) < 0.99*float64(min(calls, rate*seconds)) {
-				t.Errorf("%v a second, random %v: %d of %d calls granted, want %d at the most", asked, random, granted, calls, most)
-			}
-		}
-	}
-}
-
 // In no time more is granted than the bucket holds, what the rate brings, and one refill, whenever that begins.
 func TestBound(t *testing.T) {
 	const seconds = 3
@@ -171,43 +144,6 @@ func TestBound(t *testing.T) {
 	for _, c := range []struct{ rate, tokens, ms int }{{1, 1, 1000}, {2, 1, 500}, {3, 1, 334}, {7, 1, 143}, {60, 3, 50}, {999, 90, 91}, {1000, 1, 1}, {math.MaxInt32, 2147483, 1}} {
 		if tokens, every := refill(c.rate); tokens != c.tokens || every != time.Duration(c.ms)*time.Millisecond {
 			t.Errorf("%d a second: %d each %v, want %+v", c.rate, tokens, every, c)
-		}
-	}
-}
-
-// Sessions that ask for the same id at the same time share its tokens, whatever their isolation level.
-func TestSessions(t *testing.T) {
-	for _, level := range []string{"read committed", "serializable"} {
-		schema := fmt.Sprintf("test_%x", rand.Uint64())
-		now := time.Now()
-		answers := make(chan int, 16*20)
-		var wg sync.WaitGroup
-		for range 16 {
-			f, err := open(t.Context(), connect(t, servers.UsePostgres(t).URL()+"&pool_max_conns=1&default_transaction_isolation="+strings.ReplaceAll(level, " ", "%20")), schema)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.clock = func() time.Time { return now }
-			wg.Go(func() {
-				for range 20 {
-					left, _, err := f.request(context.Background(), "user1", 100, 1)
-					if err != nil {
-						t.Error(err)
-					}
-					answers <- left
-				}
-			})
-		}
-		wg.Wait()
-		close(answers)
-		granted := 0
-		for left := range answers {
-			if left >= 0 {
-				granted++
-			}
-		}
-		if granted != 100 {
-			t.Errorf("%s: %d of 320 calls granted, want 100", level, granted)
 		}
 	}
 }
