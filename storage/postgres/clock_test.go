@@ -96,50 +96,6 @@ func TestSteadyCallers(t *testing.T) {
 	}
 }
 
-// The known results of a token bucket in a few lines of SQL, at the server's clock.
-func TestServerClock(t *testing.T) {
-	perSecond := func(size, rate int64) *decision.Limits { return limits(size, rate, 1000) }
-	for _, c := range []struct {
-		name  string
-		l     *decision.Limits
-		steps []step
-	}{
-		{"a burst is as large as the bucket, after an idle time too", perSecond(10, 1),
-			[]step{{at: 0, calls: 15, granted: 10}, {at: 1000, calls: 15, granted: 10}}},
-		{"a denial takes nothing from the next refill", perSecond(10, 1),
-			[]step{{at: 0, calls: 12, granted: 10}, {at: 0.999, calls: 1}, {at: 1, calls: 2, granted: 1}, {at: 2, calls: 2, granted: 1}}},
-		{"who polls is not starved", limits(1, 1, 1000),
-			[]step{{at: 0, calls: 1, granted: 1}, {at: 0.4, calls: 60}, {at: 0.8, calls: 60}, {at: 1.1, calls: 60, granted: 1}, {at: 2.9, calls: 60, granted: 1}}},
-		{"a clock that steps back takes nothing and brings nothing", perSecond(10, 1),
-			[]step{{at: 100, calls: 4, granted: 4}, {at: 97, calls: 3, granted: 3}, {at: 98, calls: 3, granted: 3}, {at: 99, calls: 3}, {at: 100.5, calls: 3}, {at: 101, calls: 3, granted: 1}}},
-		{"a clock that steps forth fills the bucket and no more", perSecond(10, 1),
-			[]step{{at: 0, calls: 11, granted: 10}, {at: 1e6, calls: 15, granted: 10}, {at: 5, calls: 15}, {at: 1e6 + 1, calls: 15, granted: 1}}},
-		{"the refill is not counted twice", perSecond(10, 1),
-			[]step{{at: 10, calls: 11, granted: 10}, {at: 13, calls: 2, granted: 2}, {at: 13, calls: 2, granted: 1}, {at: 13, calls: 2}}},
-		{"large numbers", limits(1_000_000_000_000, 1_000_000_000, 1000),
-			[]step{{at: 0, calls: 5, granted: 5}, {at: 1e9, calls: 5, granted: 5}}},
-		{"three in ten seconds", limits(3, 3, 10_000),
-			[]step{{at: 0, calls: 4, granted: 3}, {at: 9.9, calls: 4}, {at: 10, calls: 4, granted: 3}}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			clock := newServerClock(t)
-			o := postgres.Options{Schema: newSchema()}
-			s := &inTurn{storages: []storage.Atomic{newStorageWith(t, clock.pool, o), newStorageWith(t, clock.pool, o)}}
-			for _, st := range c.steps {
-				clock.stand(time.Duration(st.at * float64(time.Second)))
-				if got := grants(t, s, c.l, st.calls); got != st.granted {
-					t.Errorf("at %vs: %d of %d calls granted, want %d", st.at, got, st.calls, st.granted)
-				}
-			}
-		})
-	}
-}
-
-type step struct {
-	at             float64 // seconds
-	calls, granted int
-}
-
 // The clock that a process remembers is no other than the server's, whatever that does.
 func TestServerClockSteps(t *testing.T) {
 	clock := newServerClock(t)
@@ -268,6 +224,11 @@ func waiting(t *testing.T, pool *pgxpool.Pool) {
 	eventually(t, "somebody waits for a lock", func() bool {
 		return query[bool](t, pool, "", "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%entity%')")
 	})
+}
+
+type step struct {
+	at             float64 // seconds
+	calls, granted int
 }
 
 // Rows are kept as long as they say anything that a new one would not.
