@@ -347,7 +347,7 @@ func (line *Line) beside(w *Window, s *State, cost int64) bool {
 
 // run takes capacity.
 func (l *Limits) run(s *State, op *Op, v *view) {
-	if v.spare || op.Ticket.Again == 2 {
+	if v.spare || op.Ticket.Again == unbooked {
 		l.overtake(s, op)
 	}
 	l.take(s, op)
@@ -431,7 +431,7 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 	t, now := op.Ticket, s.Now
 	t.Number = v.number
 	if v.spare {
-		t.Again = 2
+		t.Again = unbooked
 	}
 	if !op.back() || t.Number == 0 && (v.fresh || v.at > now && v.refund == 0) {
 		if !s.unnumbered(op) {
@@ -445,14 +445,14 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 	if v.fresh {
 		// An urgent one takes the slot of another one, and that one books again. One without a number comes back without the slot.
 		if !op.Urgent && !(v.bound == BoundTokens && s.unnumbered(op)) {
-			l.promise(s, v.slot, op, v.number > 0 && op.Ticket.Again < 2)
+			l.promise(s, v.slot, op, v.number > 0 && op.Ticket.Again < unbooked)
 		}
 		t.Again = 0
 		if op.back() && a.Limit == 0 && t.Slot <= now && s.passed() { // else urgent operations that use all of a window starve it
-			t.Again = 1
+			t.Again = denied
 		}
 	} else if t.Slot <= now && v.at > now && v.refund == 0 {
-		t.Again = 1
+		t.Again = denied
 		if s.Closed <= now {
 			l.deny(s, op)
 		}
@@ -507,7 +507,7 @@ func (s *State) numbered(t *Ticket) bool { return t.Number > 0 && t.Number <= s.
 func (l *Limits) unbook(s *State, op *Op) {
 	if t := &op.Ticket; s.numbered(t) {
 		for i := range l.Windows {
-			if t.Again < 2 && !op.Urgent {
+			if t.Again < unbooked && !op.Urgent {
 				s.Lines[i].yield(&l.Windows[i], t)
 			}
 		}

@@ -22,10 +22,9 @@
 // # Reading order
 //
 // Read decision.go for the types and Limits.ApplyWithin, then admit.go from the top: decide is the rule above, look finds the
-// start, book makes the ticket. Then read the first half of window.go, from interval to refresh, and settle.go. Skip the rest
-// until you need it: classic.go has the delays of GetDelay, the second half of window.go continues with changed limits, pin.go
-// and level.go change the limits of a decision, and flow.go has urgent tickets. calendar.go, share.go and shared.go are the
-// shared limits: an operation without one never enters them.
+// start, book makes the ticket. Then read window.go and settle.go. Skip the rest until you need it: classic.go has the delays
+// of GetDelay, change.go continues with changed limits, pin.go and level.go change the limits of a decision, and flow.go has
+// urgent tickets. shared.go, calendar.go and share.go are the shared limits: an operation without one never enters them.
 package decision
 
 // Never is a time that never comes.
@@ -147,9 +146,15 @@ type Answer struct {
 type Ticket struct {
 	Slot   int64 // when it is due
 	Number int64 // its place among all tickets of the entity; 0 if it has none
-	Again  int64 // 1 if it was due and a window denied it; 2 if it has booked nothing, because it goes before the booked operations
+	Again  int64 // 0, denied or unbooked
 	Cost   Cost  // the cost that was booked
 }
+
+// The values of Ticket.Again. A ticket with another number above 0 counts as one of these.
+const (
+	denied   = 1 // it was due, and a window denied it
+	unbooked = 2 // it has booked nothing, because it goes before the booked operations
+)
 
 // Lease is a token with an identity and an end. IDs grow in the order of the leases and are unique in their entity.
 // Begin and End are milliseconds since 1970. No lease has the ID 0.

@@ -12,6 +12,10 @@ package decision
 // moment, keeps its place. Entities that begin to wait together have their shares one after the other, so that they do not
 // meet in the same grains. Behind the calendar tickets have slots one after the other, too.
 //
+// A shared limit counts costs in four ways. Its windows count units, such as calls. Parts compare the units of its windows: a
+// grain brings as many parts of each unit, and the largest part of an operation counts. The calendar counts Scale parts as one,
+// because its places are small. Shares are spans of time: a grain has 1<<19 ticks.
+//
 // Limits are ready. A decision changes State and Leases, which belong to the shared limit.
 type Shared struct {
 	Key    int64 // tells the limit from others of the bucket

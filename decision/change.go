@@ -1,0 +1,227 @@
+package decision
+
+// remembered is how long a State keeps the Line of a window that is left out, after the last decision: 31 days.
+const remembered = 31 * day
+
+// changed reports whether the windows differ from the windows of the last decision.
+func (l *Limits) changed(s *State) bool {
+	own := l.own(s)
+	changed := len(s.Lines) < len(l.Windows) || own < int64(len(l.Windows)) && s.Pins[0].Line != own+1
+	for i := range s.Lines {
+		line := &s.Lines[i]
+		if i < len(l.Windows) {
+			changed = changed || line.Window != l.Windows[i]
+		} else {
+			changed = changed || line.Window.Size != 0
+		}
+	}
+	return changed
+}
+
+// adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings no more than
+// it would with a change at any time. All promises lapse, unless only the intervals of a Series go on. adopt knows a window by
+// its place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left out
+// keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations that run still
+// reduce Left. A window that is added has not counted earlier operations.
+func (l *Limits) adopt(s *State, now int64) {
+	known, from, own := s.Tokens != 0, now, l.own(s)
+	lapse := l.lapses(s)
+	if !known {
+		from = l.Start
+		if s.Guess != 0 {
+			from = max(from, now)
+		}
+	}
+	pinned := Line{FreshFrom: s.LastID, StaleFrom: s.LastID}
+	if own < int64(len(l.Windows)) {
+		pinned.Window = l.Windows[own]
+		pinned.Left = pinned.Window.Size
+		if p := &s.Pins[0]; p.Line > 0 {
+			pinned = s.Lines[p.Line-1]
+			pinned.Left = l.Windows[own].gain(s, pinned.Left, s.Now, now)
+			s.takeLine(p.Line)
+		}
+	}
+	for i := range s.Lines {
+		line := &s.Lines[i]
+		if int64(i) >= own {
+			if line.Window.Size != 0 {
+				line.Left = line.Window.gain(s, line.Left, s.Now, now)
+				line.Window, line.Spare, line.Taken, line.Promised = Window{Unit: line.Window.Unit}, 0, now, line.Left
+			}
+		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
+			left, used := min(line.Left, w.Size), line.Window.Size+line.Over-line.Left
+			if w.counts(&line.Window) {
+				line.resize(s, w, now)
+				used = 0
+			} else if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
+				turns := w.begun(&line.Window, s, now)
+				line.Left = left
+				if turns > 0 {
+					line.measure(&line.Window, s, now)
+					line.Left, line.Over = filled(left, turns, min(w.Rate, line.Window.Rate), line.Window.Size), 0
+				}
+			} else if w.Series != 0 || line.Window.Series != 0 {
+				line.Left = min(line.Window.past(s, left, s.Now, now), w.past(s, left, s.Now, now))
+			} else {
+				line.Left = w.either(s, &line.Window, left, now)
+				if w.interval(now) > w.interval(s.Now) { // the use of an interval that is over
+					line.Over = 0
+				}
+			}
+			line.carry(w, s, used, now)
+		}
+	}
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if int64(i) == own {
+			s.putLine(own, &pinned)
+			s.Pins[0].Line = own + 1
+		} else if i >= len(s.Lines) && known {
+			s.Lines = append(s.Lines, Line{Window: *w, Left: w.Size, FreshFrom: s.LastID, StaleFrom: s.LastID})
+		} else if i >= len(s.Lines) {
+			s.Lines = append(s.Lines, Line{Window: *w, Left: w.gain(s, 0, from, now)})
+		}
+		line := &s.Lines[i]
+		if line.Window.Unit != w.Unit { // else changing it to and fro would refill it each time
+			*line = Line{Left: max(0, line.Left), StaleFrom: s.LastID}
+			line.keep(s)
+		} else if line.Window.Size == 0 { // the operations of the meantime may have run just now
+			line.Left += w.past(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
+			line.keep(s)
+		}
+		line.Window, line.Left = *w, min(line.Left, w.Size)
+		line.clip(w, s.LastID)
+	}
+	s.Now = now
+	if lapse {
+		s.lapse(from - l.Windows[0].Interval)
+	}
+}
+
+// lapses reports whether the windows differ by more than the intervals of a Series.
+func (l *Limits) lapses(s *State) bool {
+	lapses := len(s.Pins) > 0 || len(s.Lines) != len(l.Windows)
+	for i := range s.Lines {
+		if !lapses {
+			w, old := &l.Windows[i], &s.Lines[i].Window
+			lapses = *w != *old && (w.Series == 0 || w.Series != old.Series || w.Size != old.Size || w.Rate != old.Rate || w.Unit != old.Unit)
+		}
+	}
+	return lapses
+}
+
+// lapse forgets all promises. No slot after the given one counts.
+func (s *State) lapse(slot int64) {
+	s.Slot = slot
+	for i := range s.Lines {
+		if line := &s.Lines[i]; line.Window.Size > 0 { // else it is left out: see adopt
+			line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt = line.Left, 0, 0, 0, 0
+		}
+	}
+	for i := range s.Flows {
+		s.Flows[i].End = 0
+	}
+	for i := range s.Calendars { // grains may have room again
+		s.Calendars[i].Front = 0
+	}
+}
+
+// either is gain until now of a window that took the place of an old one at an unknown time. Between two intervals of the longer
+// one begins one of the shorter, but both may be missing at the change, unless they begin together.
+func (w *Window) either(s *State, old *Window, left, now int64) int64 {
+	long, offset, short, behind := old.Interval, old.Offset, w.Interval, old.Offset-w.Offset
+	if short > long {
+		long, offset, short, behind = w.Interval, w.Offset, old.Interval, w.Offset-old.Offset
+	}
+	slow := Window{Size: min(w.Size, old.Size), Rate: min(w.Rate, old.Rate), Interval: long, Offset: offset}
+	missing := int64(0)
+	if long/short*short != long || floor(behind, short)*short != behind {
+		missing = slow.Rate
+	}
+	return max(left, slow.gain(s, left-missing, max(w.since(s, s.Now), old.since(s, s.Now)), now))
+}
+
+// past is gain up to now, by a window that may not have been in force all the time. Of a Series it counts only the
+// beginning and the end of the interval that it knows.
+func (w *Window) past(s *State, left, from, now int64) int64 {
+	if w.Series == 0 {
+		return w.gain(s, left, from, now)
+	}
+	return min(w.Size, left+w.turns(s, from, now)*w.Rate)
+}
+
+// turns returns how many of the two times that a window of a Series knows have passed.
+func (w *Window) turns(s *State, from, now int64) int64 {
+	since, turns := w.since(s, from), int64(0)
+	if since < w.Offset && w.Offset <= now {
+		turns++
+	}
+	if since < w.Offset+w.Interval && w.Offset+w.Interval <= now {
+		turns++
+	}
+	return turns
+}
+
+const (
+	day   = 86_400_000
+	month = 2_629_746_000 // the average of the calendar
+)
+
+// begun returns how many intervals of a Series have begun since the last decision, of which old is the window. One of the callers may be
+// in the next interval. Between the two windows are whole days, weeks or months. After a time in which the entity was closed, begun
+// counts only the ends of the two.
+func (w *Window) begun(old *Window, s *State, now int64) int64 {
+	turns := max(w.turns(s, s.Now, now), old.turns(s, s.Now, now))
+	if w.since(s, s.Now) > s.Now {
+		return turns
+	}
+	length := (w.Interval + day/2) / day * day
+	if length > 7*day {
+		length = month
+	}
+	if length > 0 {
+		turns = max(turns, floor(w.Offset-old.Offset+length/2, length)+w.interval(now)-old.interval(s.Now))
+	}
+	return turns
+}
+
+// counts reports whether a window has another Size than the old one, and both count what operations use in the same intervals.
+// Windows that gather capacity do not: providers differ in how they change them.
+func (w *Window) counts(old *Window) bool {
+	return w.Size != old.Size && w.Size <= w.Rate && old.Size <= old.Rate && w.Series == old.Series &&
+		(w.Series != 0 || w.Interval == old.Interval && w.Offset == old.Offset)
+}
+
+// resize gives the window of this interval another size. The use in it stays counted, also if limits change to and fro. A window
+// that owes capacity has no more of it.
+func (line *Line) resize(s *State, w *Window, now int64) {
+	old := line.Window
+	turns, rate := w.interval(now)-w.interval(s.Now), old.Rate
+	if w.Series != 0 { // one of the callers is in the next interval
+		turns = w.begun(&old, s, now)
+	}
+	if line.Left < 0 { // nobody knows when the limit has changed
+		rate = min(w.Rate, old.Rate)
+	}
+	if turns > 0 {
+		line.Left, line.Over = filled(line.Left, turns, rate, old.Size), 0
+	}
+	more := w.Size - old.Size
+	if line.Left < 0 {
+		line.Over = max(0, line.Over-more)
+	} else {
+		left := line.Left - line.Over + more
+		line.Left, line.Over = max(0, left), max(0, -left)
+	}
+	if line.Over > 0 {
+		line.keep(s)
+	}
+}
+
+// carry keeps in Over the use of this interval that a smaller Size does not show: resize may make it larger again in the same interval.
+func (line *Line) carry(w *Window, s *State, used, now int64) {
+	if w.interval(now) == w.interval(s.Now) {
+		line.Over = max(line.Over, used-w.Size+min(line.Left, w.Size))
+	}
+}
