@@ -208,6 +208,12 @@ var ErrDeadline = errors.New("it cannot run before its deadline")
 // operation's now. The entity has not changed.
 var ErrNoLease = errors.New("the lease is over")
 
+// noLease is ErrNoLease with a text of its own.
+type noLease string
+
+func (e noLease) Error() string { return string(e) }
+func (noLease) Unwrap() error   { return ErrNoLease }
+
 // Admit decides when an operation for the entity may run, as GetDelay does, and books a slot for a postponed operation:
 //
 //   - If Delay is zero, run the operation, and give the lease back with Settle, even if the operation failed. The lease
@@ -326,17 +332,20 @@ func (b *Bucket) leased(ctx context.Context, doing, entityID string, l *Lease, o
 // withLease does op, whose lease is l.
 func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *decision.Op, a *decision.Answer) error {
 	if l.l.ID != 0 && l.entity != entityID {
-		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
+		return noLease(fmt.Sprintf("the lease belongs to %q", l.entity))
 	}
 	var now time.Time
 	if l.given { // not later than the entity's time, which its caller gives
 		now = l.Begin()
 	}
 	_, err := b.do(ctx, entityID, l.within, op, a, now)
-	if err == nil && !a.Found {
-		err = ErrNoLease
+	switch {
+	case err != nil || a.Found:
+		return err
+	case op.Kind == decision.Cancel && l.l.ID == 0:
+		return noLease("there is no such ticket")
 	}
-	return err
+	return ErrNoLease
 }
 
 // Throttled reports that the provider has refused an operation of the entity and wants retryAfter to pass. Until then

@@ -250,11 +250,13 @@ func TestBadAlign(t *testing.T) {
 		}
 	}
 	b := buckettest.New(t, drip.Options{})
-	pin := drip.Pin{Window: drip.Window{Size: 1, Align: drip.Daily(nil), RefreshInterval: time.Hour}}
-	if err := b.Pin(t.Context(), "shop", pin); err == nil || errors.Is(err, drip.ErrNoEntity) || !strings.Contains(err.Error(), "Pin.Align") {
-		t.Errorf("Pin: %v", err)
+	pin := drip.Pin{Window: drip.Window{Size: 1, Align: drip.Daily(nil)}}
+	for _, pin.RefreshInterval = range []time.Duration{time.Hour, 0} {
+		if err := b.Pin(t.Context(), "shop", pin); err == nil || errors.Is(err, drip.ErrNoEntity) || !strings.Contains(err.Error(), "Pin.Align") {
+			t.Errorf("Pin: %v", err)
+		}
 	}
-	pin.Align = drip.StartingAt(time.Unix(1<<60, 0))
+	pin.RefreshInterval, pin.Align = time.Hour, drip.StartingAt(time.Unix(1<<60, 0))
 	if err := b.Pin(t.Context(), "shop", pin); err == nil || !strings.Contains(err.Error(), "Pin.Align begins") {
 		t.Errorf("Pin: %v", err)
 	}

@@ -95,7 +95,7 @@ type Options struct {
 
 	// Lease is how long an admitted operation holds its token, unless it renews the lease or gives it back; after that
 	// the holder counts as dead. MaxLease is the longest time with all renewals, at least Lease. Both are whole milliseconds.
-	// They default to a minute and an hour.
+	// They default to a minute, and to an hour or Lease if that is longer.
 	Lease, MaxLease time.Duration
 
 	// Shared are limits that entities have together, by name: one of the app, one of an endpoint. An operation is

@@ -155,11 +155,25 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		{drip.Options{RefreshRate: -5}, "drip: Options.RefreshRate is -5; it must be at least 1, or 0 for the default"},
 		{drip.Options{RefreshInterval: -time.Second}, "drip: Options.RefreshInterval is -1s; it must be whole milliseconds, at least 1ms, or 0 for the default"},
 		{drip.Options{RefreshInterval: time.Microsecond}, "drip: Options.RefreshInterval is 1µs; it must be whole milliseconds, at least 1ms, or 0 for the default"},
+		{drip.Options{Unit: "calls"}, `drip: Options.Unit is "calls"; leave it empty to count calls`},
+		{drip.Options{Windows: []drip.Window{{Size: 1, RefreshInterval: time.Second, Unit: "calls"}}}, `drip: Options.Windows[0].Unit is "calls"; leave it empty to count calls`},
+		{drip.Options{Shared: map[string]drip.Limit{"app": {Windows: []drip.Window{{}, {Unit: "\xff"}}}}}, `drip: Options.Shared["app"].Windows[1].Unit is "\xff"; it must be valid UTF-8`},
+		{drip.Options{Lease: time.Minute, MaxLease: time.Second}, "drip: Options.MaxLease is 1s; it must be at least Lease, which is 1m0s"},
 		{drip.Options{WaitForToken: 1500 * time.Microsecond}, "drip: Options.WaitForToken is 1.5ms; it must be whole milliseconds, at least 1ms, or 0 for the default"},
 	} {
 		if _, err := drip.New(c.o); err == nil || err.Error() != c.want {
 			t.Errorf("New(%+v) = %v, want %s", c.o, err, c.want)
 		}
+	}
+}
+
+// A Lease above an hour needs no MaxLease.
+func TestLongLease(t *testing.T) {
+	begin := time.UnixMilli(1_700_000_000_000)
+	b := buckettest.New(t, drip.Options{Lease: 2 * time.Hour, Start: begin.Add(-time.Hour)})
+	a := buckettest.Admit(t, b, "shop", drip.Request{Now: begin})
+	if got := a.Lease.End().Sub(begin); got != 2*time.Hour {
+		t.Errorf("the lease is of %v", got)
 	}
 }
 
@@ -217,6 +231,9 @@ func TestErrorsNameOperationAndEntity(t *testing.T) {
 	cancel()
 	_, empty := b.GetDelay(t.Context(), "")
 	_, cancelled := b.GetDelay(ctx, "shop 1")
+	a := buckettest.Admit(t, b, "shop 1", drip.Request{Now: time.Now().Add(time.Minute)})
+	_, foreign := b.Renew(t.Context(), "shop 2", a.Lease)
+	ok(t, b.Settle(t.Context(), "shop 1", a.Lease, 1))
 	for _, c := range []struct {
 		err, is error
 		text    string
@@ -224,6 +241,9 @@ func TestErrorsNameOperationAndEntity(t *testing.T) {
 		{empty, drip.ErrNoEntity, `drip: get delay of "": no entity: the name is empty`},
 		{cancelled, context.Canceled, `drip: get delay of "shop 1": context canceled`},
 		{b.ReturnToken(t.Context(), ""), drip.ErrNoEntity, `drip: return token of "": no entity: the name is empty`},
+		{foreign, drip.ErrNoLease, `drip: renew the lease of "shop 2": the lease belongs to "shop 1"`},
+		{b.Settle(t.Context(), "shop 1", a.Lease, 1), drip.ErrNoLease, `drip: settle "shop 1": the lease is over`},
+		{b.Cancel(t.Context(), "shop 3", drip.Admission{Ticket: a.Lease.Ticket()}), drip.ErrNoLease, `drip: cancel "shop 3": there is no such ticket`},
 		{b.ReturnToken(ctx, "shop 1"), context.Canceled, `drip: return token of "shop 1": context canceled`},
 	} {
 		if !errors.Is(c.err, c.is) || c.err.Error() != c.text {

@@ -154,7 +154,7 @@ func (o *Options) setDefaults() {
 	}
 	o.WaitForToken = cmp.Or(o.WaitForToken, 50*time.Millisecond)
 	o.Lease = cmp.Or(o.Lease, time.Minute)
-	o.MaxLease = cmp.Or(o.MaxLease, time.Hour)
+	o.MaxLease = cmp.Or(o.MaxLease, max(time.Hour, o.Lease))
 	o.Share = cmp.Or(o.Share, 1)
 }
 

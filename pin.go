@@ -84,11 +84,11 @@ func (p *Pin) limit(name string, units units) (l decision.PinnedLimit, err error
 		return l, nil
 	}
 	most := decision.MostTime * time.Millisecond
-	if p.RefreshInterval < time.Millisecond || p.RefreshInterval%time.Millisecond != 0 || p.RefreshInterval > most {
-		return l, fmt.Errorf("Pin.RefreshInterval is %v; it must be whole milliseconds, at least 1ms and at most %v", p.RefreshInterval, most)
-	}
 	if p.Align.Calendar() {
 		return l, errors.New("Pin.Align is a calendar's; a pin has a RefreshInterval")
+	}
+	if p.RefreshInterval < time.Millisecond || p.RefreshInterval%time.Millisecond != 0 || p.RefreshInterval > most {
+		return l, fmt.Errorf("Pin.RefreshInterval is %v; it must be whole milliseconds, at least 1ms and at most %v", p.RefreshInterval, most)
 	}
 	if err := p.Align.check("Pin.Align"); err != nil {
 		return l, err

@@ -1,8 +1,10 @@
 package drip
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -23,26 +25,34 @@ type units []string
 // unitsOf returns the units of all windows. Processes with the same Options have the same units.
 func unitsOf(o *Options) (units, error) {
 	var all units
-	add := func(first string, windows []Window) {
-		all = append(all, first)
-		for _, w := range windows {
-			all = append(all, w.Unit)
+	var wrong error
+	add := func(limit, unit string) {
+		switch {
+		case unit == "calls": // else it would limit nothing
+			wrong = cmp.Or(wrong, fmt.Errorf("%sUnit is %q; leave it empty to count calls", limit, unit))
+		case !utf8.ValidString(unit): // a History could not store it
+			wrong = cmp.Or(wrong, fmt.Errorf("%sUnit is %q; it must be valid UTF-8", limit, unit))
+		}
+		all = append(all, unit)
+	}
+	addAll := func(limit, first string, windows []Window) {
+		add(limit, first)
+		for i, w := range windows {
+			add(fmt.Sprintf("%sWindows[%d].", limit, i), w.Unit)
 		}
 	}
-	add(o.Unit, o.Windows)
-	for _, l := range o.Shared {
-		add(l.Unit, l.Windows)
+	addAll("", o.Unit, o.Windows)
+	for _, name := range slices.Sorted(maps.Keys(o.Shared)) {
+		l := o.Shared[name]
+		addAll(fmt.Sprintf("Shared[%q].", name), l.Unit, l.Windows)
+	}
+	if wrong != nil {
+		return nil, wrong
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
 	if all[0] == "" {
 		all = all[1:]
-	}
-	if slices.Contains(all, "calls") { // else it would limit nothing
-		return nil, fmt.Errorf("%s is %q; leave it empty to count calls", "Unit", "calls")
-	}
-	if i := slices.IndexFunc(all, func(unit string) bool { return !utf8.ValidString(unit) }); i >= 0 { // a History could not store it
-		return nil, fmt.Errorf("%s is %q; it must be valid UTF-8", "Unit", all[i])
 	}
 	if len(all) >= decision.Units {
 		return nil, fmt.Errorf("%s name %d units: %s; there may be %d besides calls", "Windows and Shared", len(all), strings.Join(all, ", "), decision.Units-1)
