@@ -64,7 +64,8 @@ const mostRenewals = 20_000_000
 // checkLeases returns an error if the longest operation outlives its lease, or if operations of so many milliseconds together
 // take too many renewals.
 func checkLeases(o *drip.Options, longest int64, took float64) error {
-	lease, most := cmp.Or(o.Lease, time.Minute), cmp.Or(o.MaxLease, time.Hour)
+	lease := cmp.Or(o.Lease, time.Minute)
+	most := cmp.Or(o.MaxLease, max(time.Hour, lease))
 	if longest >= max(1, most.Milliseconds()) {
 		return fmt.Errorf("Options.MaxLease is %v, and an operation takes %v: %w", most, milliseconds(longest), drip.ErrNoLease)
 	}
