@@ -202,6 +202,14 @@ func New(o Options) (*Consumer, error) {
 			return nil, fmt.Errorf("consumer: Options.%s is missing", f.name)
 		}
 	}
+	if _, books := o.Limiter.(Admitter); !books {
+		switch {
+		case o.Request != nil:
+			return nil, errors.New("consumer: Options.Request needs a Limiter that is an Admitter")
+		case o.Cost != nil:
+			return nil, errors.New("consumer: Options.Cost needs a Limiter that is an Admitter")
+		}
+	}
 	for _, f := range []struct {
 		name    string
 		v       *int

@@ -19,7 +19,7 @@ import (
 // shop tells whose limit a message falls under.
 func shop(d *amqp.Delivery) (string, error) {
 	if d.Type == "" {
-		return "", errors.New("the message has no type")
+		return "", consumer.Permanent(errors.New("the message has no type"))
 	}
 	return d.Type, nil
 }

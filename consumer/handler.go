@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -53,16 +54,24 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 }
 
 // LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does. A nil
-// function means the zero Request.
+// function means the zero Request. Any other function needs a Limiter that is an Admitter, else LimitRequests panics.
 func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) drip.Request, p Postponer) Middleware {
+	_, books := l.(Admitter)
+	switch { // without one of them no message, or none that has to wait, could ever be handled
+	case absent.Is(l):
+		panic("consumer: the Limiter is missing")
+	case entity == nil:
+		panic("consumer: the EntityFunc is missing")
+	case absent.Is(p):
+		panic("consumer: the Postponer is missing")
+	case request != nil && !books:
+		panic("consumer: the request function needs a Limiter that is an Admitter")
+	}
 	w, err := worker.New(worker.Options[*amqp.Delivery]{
 		Limiter: l, Entity: entity, Request: request, ID: func(d *amqp.Delivery) string { return d.MessageId },
 	})
-	if err == nil && (p == nil || p == (*DelayQueues)(nil)) {
-		err = errors.New("consumer: the Postponer is missing")
-	}
 	if err != nil {
-		panic(err) // without one of them no message, or none that has to wait, could ever be handled
+		panic(err)
 	}
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {

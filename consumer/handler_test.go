@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,6 +51,7 @@ func TestLimit(t *testing.T) {
 		handler   error
 		header    amqp.Table
 		want      error
+		permanent bool
 		handled   bool
 		postponed int
 	}{
@@ -60,6 +60,9 @@ func TestLimit(t *testing.T) {
 		"postponed":      {limiter: scripted{delay: time.Second}, postponed: 1},
 		"throttled":      {handled: true, handler: Throttled(time.Minute, failure), postponed: 1},
 		"entity fails":   {entity: func(*amqp.Delivery) (string, error) { return "", failure }, want: ErrEntity},
+		"entity panics":  {entity: func(*amqp.Delivery) (string, error) { panic("oh") }, want: ErrEntity},
+		"no entity":      {entity: func(*amqp.Delivery) (string, error) { return "", nil }, want: ErrEntity, permanent: true},
+		"unreadable":     {entity: func(*amqp.Delivery) (string, error) { return "", Permanent(failure) }, want: ErrEntity, permanent: true},
 		"came back soon": {header: amqp.Table{headerNote: fmt.Sprint("due=", time.Now().Add(time.Minute).UnixMicro())}, postponed: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,6 +81,9 @@ func TestLimit(t *testing.T) {
 			err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop", Headers: c.header})
 			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 				t.Errorf("Handle = %v, want %v", err, c.want)
+			}
+			if IsPermanent(err) != c.permanent {
+				t.Errorf("IsPermanent(%v) is %v", err, !c.permanent)
 			}
 			if handled != c.handled || len(p) != c.postponed {
 				t.Errorf("handled %v, postponed %v", handled, p)
@@ -131,16 +137,22 @@ func TestLimitLeavesTheBrokersNotes(t *testing.T) {
 	}
 }
 
-// Limit panics at once, not with the first message that it has to postpone.
-func TestLimitWithoutAPostponer(t *testing.T) {
-	for _, p := range []Postponer{nil, (*DelayQueues)(nil)} {
+// Limit panics at once, not with the first message that needs what is missing.
+func TestLimitWithoutAnArgument(t *testing.T) {
+	request := func(*amqp.Delivery) drip.Request { return drip.Request{} }
+	for want, limit := range map[string]func(){
+		"consumer: the Limiter is missing":                                   func() { Limit(nil, byID, new(postponed)) },
+		"consumer: the EntityFunc is missing":                                func() { Limit(&free{}, nil, new(postponed)) },
+		"consumer: the Postponer is missing":                                 func() { Limit(&free{}, byID, (*DelayQueues)(nil)) },
+		"consumer: the request function needs a Limiter that is an Admitter": func() { LimitRequests(&scripted{}, byID, request, new(postponed)) },
+	} {
 		func() {
 			defer func() {
-				if v := recover(); v == nil || !strings.Contains(fmt.Sprint(v), "Postponer is missing") {
-					t.Errorf("with a nil %T it panics with %v", p, v)
+				if v := recover(); fmt.Sprint(v) != want {
+					t.Errorf("it panics with %v, want %s", v, want)
 				}
 			}()
-			Limit(&free{}, byID, p)
+			limit()
 		}()
 	}
 }
@@ -190,6 +202,12 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		{`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`, func(o *Options) { o.QueueType = "stream" }},
 		{"consumer: Options.TLS is set, and Options.URL is one without TLS; it must begin with amqps://", func(o *Options) {
 			o.URL, o.TLS = "amqp://localhost/", &tls.Config{MinVersion: tls.VersionTLS13}
+		}},
+		{"consumer: Options.Request needs a Limiter that is an Admitter", func(o *Options) {
+			o.Limiter, o.Request = &scripted{}, func(*amqp.Delivery) drip.Request { return drip.Request{} }
+		}},
+		{"consumer: Options.Cost needs a Limiter that is an Admitter", func(o *Options) {
+			o.Limiter, o.Cost = &scripted{}, func(*amqp.Delivery) int { return 1 }
 		}},
 		{"consumer: Options.URL is missing", func(o *Options) { o.URL = "" }},
 	} {

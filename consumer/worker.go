@@ -82,10 +82,10 @@ type PanicError = worker.PanicError
 func Permanent(cause error) error { return worker.Permanent(cause) }
 
 // IsPermanent reports whether an error of Limit's handler says that the message would fail at each further delivery: the
-// error is ErrEntity, ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. Reject such a
-// message without requeueing it.
+// error is ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. So it is for an empty entity,
+// but not for another error of the entity function. Reject such a message without requeueing it.
 func IsPermanent(err error) bool {
-	return errors.Is(err, ErrEntity) || errors.Is(err, ErrUnpostponable) || errors.Is(err, ErrExpired) || worker.IsPermanent(err)
+	return errors.Is(err, ErrUnpostponable) || errors.Is(err, ErrExpired) || worker.IsPermanent(err)
 }
 
 // Throttled returns the error of a handler whose call the provider refused because of its limit. No message of the entity

@@ -98,9 +98,12 @@ func New[M any](o Options[M]) (*Worker[M], error) {
 	case o.MaxAge < 0:
 		return nil, fmt.Errorf("worker: Options.MaxAge is %v; it must not be below 0", o.MaxAge)
 	}
+	l, books := o.Limiter.(Admitter)
+	if !books && o.Request != nil {
+		return nil, errors.New("worker: Options.Request needs a Limiter that is an Admitter")
+	}
 	o.RetryDelay = cmp.Or(o.RetryDelay, time.Second)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	l, books := o.Limiter.(Admitter)
 	if !books {
 		l = plain{o.Limiter}
 	}

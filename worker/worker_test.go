@@ -338,6 +338,7 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		{Options[string]{Entity: entity, Limiter: (*drip.Bucket)(nil)}, "Limiter is missing"},
 		{Options[string]{Entity: entity, Limiter: (*other)(nil)}, "Limiter is missing"},
 		{Options[string]{Limiter: l}, "Entity is missing"},
+		{Options[string]{Entity: entity, Limiter: struct{ Limiter }{l}, Request: func(string) drip.Request { return drip.Request{} }}, "Request needs a Limiter that is an Admitter"},
 		{Options[string]{Entity: entity, Limiter: l, Attempts: -1}, "Attempts is -1; it must not be below 0"},
 		{Options[string]{Entity: entity, Limiter: l, RetryDelay: -1}, "RetryDelay is -1ns; it must not be below 0"},
 		{Options[string]{Entity: entity, Limiter: l, MaxAge: -1}, "MaxAge is -1ns; it must not be below 0"},

@@ -66,7 +66,7 @@ func run(ctx context.Context, url, queue, api string) error {
 func shop(d *amqp.Delivery) (string, error) {
 	shop, ok := d.Headers["shop"].(string)
 	if !ok {
-		return "", errors.New(`there is no header "shop"`)
+		return "", consumer.Permanent(errors.New(`there is no header "shop"`))
 	}
 	return shop, nil
 }

@@ -119,7 +119,7 @@ func twice(handle handler) handler {
 func shop(d *amqp.Delivery) (string, error) {
 	shop, ok := d.Headers["shop"].(string)
 	if !ok {
-		return "", errors.New(`there is no header "shop"`)
+		return "", consumer.Permanent(errors.New(`there is no header "shop"`))
 	}
 	return shop, nil
 }

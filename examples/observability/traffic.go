@@ -74,7 +74,7 @@ func (q *queue) publishOne(ctx context.Context, tracer trace.Tracer, shop string
 func shop(d *amqp.Delivery) (string, error) {
 	shop, ok := d.Headers["shop"].(string)
 	if !ok {
-		return "", errors.New(`there is no header "shop"`)
+		return "", consumer.Permanent(errors.New(`there is no header "shop"`))
 	}
 	return shop, nil
 }
