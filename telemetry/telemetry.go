@@ -7,18 +7,18 @@
 //
 //	drip.decisions         answers of GetDelay and Admit: drip.outcome is run, postponed, late (it cannot run before its
 //	                       Deadline) or failed. For an operation that Admit postpones, drip.bound is the cause: closed
-//	                       (Throttled or Pause), tokens, booked, window 1, window 2, …; drip.trial is true for the
-//	                       answers of limits on trial, see drip.Limit.Shadow
+//	                       (Throttled or Pause), tokens, booked, window 1, window 2, …, and drip.limit is the name of
+//	                       the shared limit that it belongs to, absent for the entity's own limit; drip.trial is true
+//	                       for the answers of limits on trial, see drip.Limit.Shadow
 //	drip.delay             the delay of a postponed operation, in seconds
 //	drip.throttled         how often the provider has refused an operation: calls of Throttled
 //	drip.leases            leases that are out: taken by this Bucket, not given back and not over
 //	drip.leases.expired    leases that were over before they were given back: an operation took longer than its lease,
 //	                       or was never settled
-//	drip.storage.duration  the time of a call of the storage, in seconds: drip.operation is get_delay, admit, settle, …,
-//	                       read for Inspect and for limiters, and get or set for a storage with only Get and Set, for
-//	                       limiters and for drip.Options.History; List has none; error.type is conflict (for a Set
-//	                       that lost its race and is repeated),
-//	                       canceled, timeout or _OTHER
+//	drip.storage.duration  the time of a call of the storage, in seconds, except of List: drip.operation is get_delay,
+//	                       admit, settle, …, read, get or set. Inspect and limiters read. A storage with only Get and
+//	                       Set, limiters and drip.Options.History get and set. error.type is conflict (for a Set that
+//	                       lost its race and is repeated), canceled, timeout or _OTHER
 //
 // No metric has the entity as an attribute, so there are as many series for a million entities as for one. Package
 // consumer measures messages.
@@ -45,6 +45,7 @@ const scope = "github.com/drip-go/drip/telemetry"
 const (
 	keyOutcome   = attribute.Key("drip.outcome")
 	keyBound     = attribute.Key("drip.bound")
+	keyLimit     = attribute.Key("drip.limit")
 	keyTrial     = attribute.Key("drip.trial")
 	keyOperation = attribute.Key("drip.operation")
 	keyErrorType = attribute.Key("error.type")
@@ -63,7 +64,7 @@ type Bucket struct {
 
 	// The labels of the metrics, made once.
 	run, late, failed, put, every labels
-	bound                         []labels // of postponed operations, by their Bound
+	bound                         map[string][]labels // of postponed operations, by the shared limit and the Bound
 }
 
 // labels are attributes in the form that instruments take without an allocation.
@@ -98,7 +99,7 @@ func New(o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValu
 	for _, l := range o.Shared {
 		b.trial = b.trial || l.Shadow
 	}
-	b.begin(1 + len(o.Windows))
+	b.begin(&o)
 	return b, nil
 }
 
@@ -131,17 +132,18 @@ func (b *Bucket) instruments(m metric.Meter) error {
 
 // begin makes the attributes, and begins the counters with 0, because the first event of a counter that begins with it
 // stays unseen.
-func (b *Bucket) begin(windows int) {
+func (b *Bucket) begin(o *drip.Options) {
 	ctx := context.Background()
 	b.every = labelled(b.attributes)
 	b.run = labelled(b.attributes, keyOutcome.String("run"))
 	b.put = labelled(b.attributes, keyOutcome.String("postponed"))
 	b.late = labelled(b.attributes, keyOutcome.String("late"))
 	b.failed = labelled(b.attributes, keyOutcome.String("failed"))
-	for bound := drip.BoundNone; int(bound) < int(drip.BoundWindow)+windows; bound++ {
-		b.bound = append(b.bound, b.boundBy(bound))
-		if bound != drip.BoundNone {
-			b.decisions.Add(ctx, 0, b.bound[bound].add...)
+	b.bound = map[string][]labels{}
+	b.beginLimit(ctx, "", 1+len(o.Windows))
+	for name, l := range o.Shared {
+		if !l.Shadow {
+			b.beginLimit(ctx, name, 1+len(l.Windows))
 		}
 	}
 	b.decisions.Add(ctx, 0, b.run.add...)
@@ -150,12 +152,30 @@ func (b *Bucket) begin(windows int) {
 	b.throttled.Add(ctx, 0, b.every.add...)
 }
 
-// boundBy returns the attributes of a decision. begin makes the attributes of the options' windows beforehand.
-func (b *Bucket) boundBy(bound drip.Bound) labels {
-	if int(bound) < len(b.bound) {
-		return b.bound[bound]
+// beginLimit is begin for the postponements by a shared limit, or by the entity's own with the name "".
+func (b *Bucket) beginLimit(ctx context.Context, name string, windows int) {
+	all := []labels{drip.BoundNone: b.put}
+	for bound := drip.BoundClosed; int(bound) < int(drip.BoundWindow)+windows; bound++ {
+		all = append(all, labelled(b.attributes, postponedBy(name, bound)...))
+		b.decisions.Add(ctx, 0, all[bound].add...)
 	}
-	return labelled(b.attributes, keyOutcome.String("postponed"), keyBound.String(bound.String()))
+	b.bound[name] = all
+}
+
+// boundBy returns the labels of a decision. begin makes those of the options' windows.
+func (b *Bucket) boundBy(limit string, bound drip.Bound) labels {
+	if all := b.bound[limit]; int(bound) < len(all) {
+		return all[bound]
+	}
+	return labelled(b.attributes, postponedBy(limit, bound)...)
+}
+
+func postponedBy(limit string, bound drip.Bound) []attribute.KeyValue {
+	by := []attribute.KeyValue{keyOutcome.String("postponed"), keyBound.String(bound.String())}
+	if limit != "" {
+		by = append(by, keyLimit.String(limit))
+	}
+	return by
 }
 
 func (b *Bucket) decided(ctx context.Context, delay time.Duration, postponed labels, err error) {
@@ -179,7 +199,7 @@ func (b *Bucket) tried(ctx context.Context, a *drip.Admission, err error) {
 	case err != nil:
 		b.decisions.Add(ctx, 1, labelled(b.attributes, trial, keyOutcome.String("failed")).add...)
 	case a.Delay > 0:
-		b.decisions.Add(ctx, 1, labelled(b.attributes, trial, keyOutcome.String("postponed"), keyBound.String(a.Bound.String())).add...)
+		b.decisions.Add(ctx, 1, labelled(b.attributes, append(postponedBy(a.Limit, a.Bound), trial)...).add...)
 		b.delay.Record(ctx, a.Delay.Seconds(), labelled(b.attributes, trial).record...)
 	default:
 		b.decisions.Add(ctx, 1, labelled(b.attributes, trial, keyOutcome.String("run")).add...)
@@ -205,7 +225,7 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r drip.Request) (dr
 		b.tried(ctx, &a, err)
 		return a, err
 	}
-	b.decided(ctx, a.Delay, b.boundBy(a.Bound), err)
+	b.decided(ctx, a.Delay, b.boundBy(a.Limit, a.Bound), err)
 	if err == nil && a.Delay == 0 {
 		b.leases.taken(entityID, a.Lease)
 	}

@@ -133,6 +133,38 @@ func TestDecisionsWithoutSeriesOfTheirOwn(t *testing.T) {
 	}
 }
 
+// A postponement by a shared limit has its name, one by the entity's own limit has none.
+func TestDecisionsOfSharedLimits(t *testing.T) {
+	var meters oteltest.Meters
+	now := noon
+	b := newBucket(t, drip.Options{
+		Size: 2, RefreshRate: 2, Start: time.Unix(0, 0), Clock: func() time.Time { return now },
+		Shared: map[string]drip.Limit{"app": {Size: 3, Windows: []drip.Window{{Size: 4, RefreshInterval: time.Hour}}}},
+	}, &meters)
+	series := len(meters.Sets("drip.decisions"))
+	for _, shop := range []string{"a", "a", "a", "b", "b"} { // the third by its own limit, the fifth by the app's
+		buckettest.Admit(t, b, shop, drip.Request{})
+	}
+	now = now.Add(time.Minute)
+	buckettest.Admit(t, b, "c", drip.Request{})
+	buckettest.Admit(t, b, "d", drip.Request{}) // by the app's hour
+	app := attribute.Key("drip.limit").String("app")
+	for _, c := range []struct {
+		want       float64
+		attributes []attribute.KeyValue
+	}{
+		{2, []attribute.KeyValue{keyBound.String("window 1")}}, {1, []attribute.KeyValue{keyBound.String("window 1"), app}},
+		{1, []attribute.KeyValue{keyBound.String("window 2"), app}}, {2, []attribute.KeyValue{app}},
+	} {
+		if got := meters.Sum("drip.decisions", c.attributes...); got != c.want {
+			t.Errorf("%v decisions are %v, want %v", got, c.attributes, c.want)
+		}
+	}
+	if got := len(meters.Sets("drip.decisions")); got != series {
+		t.Errorf("%d series of decisions, want %d as in the beginning", got, series)
+	}
+}
+
 // The storage and the metric always agree on how many leases are out. Each lease that was taken is out, was given back
 // or has expired.
 func TestLeases(t *testing.T) {
