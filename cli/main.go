@@ -153,7 +153,7 @@ func dispatch(ctx context.Context, t *terminal, args []string) error {
 		return nil
 	}
 	if topics[name] != nil {
-		return usagef("drip: there is no command %q; drip help %s says what they are", name, name)
+		return usagef("drip: there is no command %q; drip help %s describes them", name, name)
 	}
 	return usagef("drip: there is no command %q; drip help lists those there are", name)
 }
@@ -176,12 +176,13 @@ func message(err error) string {
 	if name, rest, ok := strings.Cut(text, ": drip: "); ok { // the library says drip as well
 		text = name + ": " + rest
 	}
+	text = strings.Replace(text, "forgotten import? ", "", 1) // a program may forget one, the user of a command cannot
 	for _, hint := range []struct{ sign, advice string }{
 		{"NOAUTH", "The user and the password are part of the URL: redis://user:password@host"},
 		{"WRONGPASS", credentials},
 		{"username or password not allowed", credentials},
 		{"password authentication failed", credentials},
-		{"forgotten import?", "drip help urls says how they look"},
+		{"unknown scheme", "drip help urls says how they look"},
 		{"the URL has no scheme", "drip help urls says how they look"},
 		{"MOVED ", "This is a node of a Redis Cluster, which a URL cannot name"},
 		{"no access to this vhost", "The virtual host is the path of the URL: amqp://host/name"},

@@ -20,7 +20,7 @@ func TestErrorsStayReadable(t *testing.T) {
 
 // A user without a password is no secret: "postgres" is in many an error.
 func TestUsersStayReadable(t *testing.T) {
-	const text = "postgres: the URL is not one of a database"
+	const text = "postgres: the URL or one of its parameters is wrong"
 	if got := withoutSecrets(text, []string{"top", "postgres://postgres@localhost/shop?a?b"}); got != text {
 		t.Errorf("an error is %q, want %q", got, text)
 	}

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -48,14 +49,14 @@ func TokenBucket(capacity int, perSecond float64) Rule {
 // FixedWindow allows n calls in each window of the clock: each minute of Unix time, each day of UTC. Use it only if the
 // provider's windows begin then, by a clock that agrees with the bucket's clock. Otherwise use SlidingWindow.
 //
-// Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a twentieth of n, at least one,
+// n is at least 2. Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a twentieth of n, at least one,
 // or of the least n if there are several such windows.
 func FixedWindow(n int, per time.Duration) Rule {
 	return Rule{kind: fixedWindow, n: n, per: per}
 }
 
 // Calendar allows n calls in each interval of a calendar, such as drip.Daily of the provider's time zone. Use it only if the
-// provider documents that its day, week or month begins then. Limit takes the calls that may be in flight off n, as for
+// provider documents that its day, week or month begins then. n is at least 2. Limit takes the calls that may be in flight off n, as for
 // FixedWindow.
 func Calendar(n int, align drip.Alignment) Rule { return Rule{kind: calendar, n: n, align: align} }
 
@@ -102,7 +103,7 @@ func (r Rule) String() string {
 	case fixedWindow:
 		return fmt.Sprintf("%s in each %v of the clock", n, r.per)
 	case calendar:
-		return fmt.Sprintf("%s %v", n, r.align)
+		return n + " " + cmp.Or(r.align.String(), "of a calendar")
 	case slidingWindow:
 		return fmt.Sprintf("%s in any %v", n, r.per)
 	case concurrency:

@@ -115,6 +115,7 @@ func TestLimitErrors(t *testing.T) {
 		{0, []Rule{TokenBucket(5, -1)}, "a rate must be above"},
 		{0, []Rule{TokenBucket(5, 1e10)}, "a rate must be above"},
 		{0, []Rule{Calendar(5, drip.ByEntity())}, `its alignment is "entity"; it must be daily`},
+		{0, []Rule{Calendar(5, drip.Alignment{})}, `provider: 5 of a calendar: its alignment is ""; it must be daily`},
 		{0, []Rule{Calendar(1, drip.Daily(nil))}, "1 daily UTC: the number is 1; it must be from 2"},
 		{0, []Rule{Calendar(5, drip.Daily(nil)).Of("tokens")}, "it counts calls only"},
 		{0, []Rule{FixedWindow(5, 0)}, "a window must be whole milliseconds"},

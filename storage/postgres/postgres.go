@@ -166,7 +166,7 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 	}
 	config, err := pgxpool.ParseConfig(rest)
 	if err != nil {
-		return nil, errors.New("postgres: the URL is not one of a database") // pgx repeats it
+		return nil, errors.New("postgres: the URL or one of its parameters is wrong") // pgx repeats it
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {

@@ -529,8 +529,8 @@ func TestRefusedConnection(t *testing.T) {
 			}
 			wg.Wait()
 			for i, err := range errs {
-				if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, redis.ErrNoAnswer) {
-					t.Errorf("remember %d: call %d = %v, want %s", remember, i, err, want)
+				if err == nil || !strings.HasPrefix(err.Error(), "redis: ") || !strings.Contains(err.Error(), want) || errors.Is(err, redis.ErrNoAnswer) {
+					t.Errorf("remember %d: call %d = %v, want redis: … %s", remember, i, err, want)
 				}
 			}
 		}

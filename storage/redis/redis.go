@@ -97,7 +97,7 @@ var (
 	// broke, the client's read timeout passed, or a hook of the client returned something else. The error wraps the
 	// cause, too. Unless the cause is a failure to connect, the call may have been done all the same.
 	//
-	// If Redis answers with an error instead of doing the call, the call returns the error of go-redis; see
+	// If Redis answers with an error instead of doing the call, the call returns one that wraps the error of go-redis; see
 	// goredis.IsOOMError and similar functions. Nothing has changed then. Only if an access list refuses SET, a lease of an entity
 	// with more than 512 leases may be gone.
 	ErrNoAnswer = errors.New("redis: no answer")
@@ -506,7 +506,7 @@ func (s *Storage) failure(err error) error {
 	case strings.Contains(err.Error(), "WRONGTYPE"): // before Redis 7 it is not in front
 		return fmt.Errorf("%w: %w", ErrNotState, err)
 	}
-	return err
+	return fmt.Errorf("redis: %w", err)
 }
 
 // ask returns the results of f, or the error of ctx as soon as ctx ends, because go-redis does not interrupt a call
