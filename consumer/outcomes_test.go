@@ -89,7 +89,7 @@ func TestOutcomes(t *testing.T) {
 		},
 	}
 	queue := b.queue()
-	limiter := &free{}
+	limiter := buckettest.New(t, drip.Options{Start: time.Unix(0, 0)})
 	var mu sync.Mutex
 	handled := map[string]int{}
 	stop := running(t, Options{
@@ -165,8 +165,10 @@ func TestOutcomes(t *testing.T) {
 	if len(letters) != given || b.ready(queue) != 0 {
 		t.Errorf("%d dead letters, want %d; %d messages are left", len(letters), given, b.ready(queue))
 	}
-	if n := limiter.out.Load(); n != 0 {
-		t.Errorf("%d tokens were not returned", n)
+	for name := range rows {
+		if s, err := limiter.Inspect(t.Context(), name); err != nil || s.InUse != 0 {
+			t.Errorf("%s: %d tokens were not returned (%v)", name, s.InUse, err)
+		}
 	}
 }
 
