@@ -242,8 +242,10 @@ func inMemory(s storage.Storage) bool {
 // operation and give the token back with ReturnToken, even if the operation failed. Otherwise postpone the operation by
 // the delay, then ask again. The delay is a good guess, not a promise: others may ask in between.
 //
-// After an error do not run the operation. ErrNoEntity and ErrNoShared are about the name, and come again. If the storage
-// failed half way, a token may be out that nobody returns.
+// The operation costs one call, and is within all shared limits.
+//
+// After an error do not run the operation. ErrNoEntity and ErrNoShared mean a wrong name: a repeated call returns them again. If
+// the storage failed half way, a token may be out that nobody returns.
 func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	return b.GetDelayAt(ctx, entityID, time.Time{})
 }

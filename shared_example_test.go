@@ -11,12 +11,12 @@ import (
 // Each shop has a limit, an endpoint has one, and the app has one over all shops.
 func ExampleOptions_shared() {
 	ctx := context.Background()
-	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	now := time.Now().Truncate(time.Second).Add(time.Minute) // when the memory storage, which begins empty, is full
 	big := map[string]bool{"shop-1": true}
 	bucket, err := drip.New(drip.Options{
-		Size: 40, RefreshRate: 2, // each shop
+		Size: 38, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond, // each shop: a bucket of 40 that drains by 2 a second
 		Shared: map[string]drip.Limit{
-			"app":    {Size: 50},                // 50 a second over all shops
+			"app":    {Size: 50},                // over all shops: at most 50 start in a second
 			"export": {Size: 1, Concurrency: 1}, // an endpoint: one a second, one at once
 		},
 		Weight: func(shop string) int {
@@ -25,7 +25,6 @@ func ExampleOptions_shared() {
 			}
 			return 1
 		},
-		Start: now.Add(-time.Hour),
 	})
 	if err != nil {
 		fmt.Println(err)

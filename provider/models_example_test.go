@@ -18,14 +18,13 @@ func ExampleAnthropic() {
 		input     int // tokens, counted or estimated
 		maxTokens int
 	}
-	limit, err := provider.Anthropic(50, 30_000, 8_000).Limit(50 * time.Millisecond)
+	options, err := provider.Anthropic(50, 30_000, 8_000).Options(50 * time.Millisecond) // calls, input and output tokens a minute
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	o := provider.Options(limit)
-	o.Start = time.UnixMilli(0) // the limit is full
-	bucket, err := drip.New(o)
+	options.Start = time.UnixMilli(0) // the limit is full
+	bucket, err := drip.New(options)
 	if err != nil {
 		fmt.Println(err)
 		return
