@@ -96,7 +96,7 @@ func (a Alignment) String() string {
 // MarshalText returns the String.
 func (a Alignment) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText reads a String. "daily" alone means UTC. Its error names a text that is none, or an unknown time zone.
+// UnmarshalText reads a String. "daily" alone means UTC. Its error names the malformed text or the unknown time zone.
 func (a *Alignment) UnmarshalText(text []byte) error {
 	name, zone, _ := strings.Cut(string(text), " ")
 	read := Alignment{}

@@ -89,8 +89,8 @@ type Options struct {
 	Concurrency int
 
 	// WaitForToken is the delay of an operation for which capacity is left and only a token is short, in whole
-	// milliseconds. Admit counts it as the duration of a first operation, and measures the others. A long value may leave
-	// tokens unused: of one above 200 ms Admit counts an eighth, but at least 200 ms. Defaults to 50 ms.
+	// milliseconds. Until an operation is measured, Admit takes it as the duration of operations. A long value may leave
+	// tokens unused, so Admit takes an eighth of a value above 200 ms, and at least 200 ms. Defaults to 50 ms.
 	WaitForToken time.Duration
 
 	// Lease is how long an admitted operation holds its token, unless it renews the lease or gives it back; after that
@@ -130,21 +130,19 @@ type Options struct {
 	// a shared limit. Defaults to false.
 	Shadow bool
 
-	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows. Refusals and
-	// announcements of the provider move the level. Use it for a provider whose limit is lower than documented, shared with
-	// others, or changing. Throttled lowers the level: to a little less than the provider has let pass since the refusal
-	// before, or to eight tenths at first. The level then rises: slowly in the first minutes, then faster (with the third
-	// power of the time). It has doubled after seven minutes. It is back at 1 after an hour, so it does not reduce windows
-	// longer than an hour. Announced bounds it. After a pause of a minute, or of ten intervals up to ten minutes, it is
-	// half as high for ten seconds. It is never below 2 % nor above the limit. The storage keeps it, so it holds in all
-	// processes from the next decision on. Admit postpones an operation that costs more than the Size at the level as long
-	// as that is so. Defaults to false: Throttled changes no limit.
+	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows. Use it for a
+	// provider whose limit is lower than documented, shared with others, or changing. Throttled lowers the level to a little
+	// less than the provider has let pass since the refusal before, or to eight tenths at first. The level then rises. It has
+	// doubled after seven minutes and is back at 1 after an hour, so it does not reduce windows longer than an hour. Announced
+	// bounds it. It is never below 2 %. The storage keeps it, so it holds in all processes from the next decision on. Admit
+	// postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false: Throttled
+	// changes no limit.
 	Follow bool
 
 	// History keeps in the storage, for an hour, how much each entity and each shared limit used in each minute: see
 	// Bucket.Used. Each is a record of its own, "history:" and the entity, so no entity begins with that. A process counts
 	// in memory and adds its counts to the records once a minute, in the background, in two calls of the storage for each
-	// record. No decision waits for that or fails by it. A process that ends loses the counts of its last minute. If the
+	// record. Decisions neither wait for that nor fail with it. A process that ends loses the counts of its last minute. If the
 	// storage fails, up to 100,000 counts, each a minute of an entity, wait for the next minute; package telemetry measures
 	// these calls as get and set. Defaults to false.
 	History bool

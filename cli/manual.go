@@ -89,8 +89,8 @@ the fields of drip.Options; one that is left out has the default there.
   }
 
 windows are the windows after the first; rate defaults to size. A window of
-"unit": "tokens" counts tokens instead of calls. One with "align" follows a
-calendar instead of an interval: "daily Europe/Berlin", "weekly", "monthly".
+"unit": "tokens" counts tokens instead of calls. A window with "align" follows
+a calendar instead of an interval: "daily Europe/Berlin", "weekly", "monthly".
 "align": "entity" or "2026-01-31T12:00:00Z" moves the intervals.
 
 Instead of them, preset names an API; drip help presets lists them. travel is

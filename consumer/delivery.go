@@ -313,7 +313,7 @@ func (s *session) store(m *message) error {
 	return err
 }
 
-// bury sends the message to the dead letters. When their queue takes no messages, the message waits and is buried later. One that
+// bury sends the message to the dead letters. When their queue takes no messages, the message waits and is buried later. A message that
 // can wait nowhere else waits in hand: given back it would come again at once, and run again.
 func (s *session) bury(m *message, reason string, cause error) error {
 	m.giveUp(reason, cause)

@@ -16,7 +16,7 @@
 // # What it costs the storage
 //
 // A request reads the entities it shows, 50 at most. The list is an index in this process, which the page makes from
-// storage.Lister while somebody looks. Reading it takes a hundredth of the time; the rest is pauses. So with 100,000
+// storage.Lister while somebody looks. The page spends at most a hundredth of the time on making it. So with 100,000
 // entities in Redis the order of the list may be two minutes old. The content of its rows is current.
 package page
 

@@ -49,15 +49,15 @@ func TokenBucket(capacity int, perSecond float64) Rule {
 // FixedWindow allows n calls in each window of the clock: each minute of Unix time, each day of UTC. Use it only if the
 // provider's windows begin then, by a clock that agrees with the bucket's clock. Otherwise use SlidingWindow.
 //
-// n is at least 2. Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a twentieth of n, at least one,
-// or of the least n if there are several such windows.
+// n is at least 2. Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a twentieth of n,
+// at least one, or of the least n if there are several such windows.
 func FixedWindow(n int, per time.Duration) Rule {
 	return Rule{kind: fixedWindow, n: n, per: per}
 }
 
 // Calendar allows n calls in each interval of a calendar, such as drip.Daily of the provider's time zone. Use it only if the
-// provider documents that its day, week or month begins then. n is at least 2. Limit takes the calls that may be in flight off n, as for
-// FixedWindow.
+// provider documents that its day, week or month begins then. n is at least 2. Limit takes the calls that may be in flight off
+// n, as for FixedWindow.
 func Calendar(n int, align drip.Alignment) Rule { return Rule{kind: calendar, n: n, align: align} }
 
 // SlidingWindow allows n calls in any span of time that long. It also keeps a window whose beginning is not known, such

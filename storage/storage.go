@@ -22,7 +22,7 @@ import (
 // Close() error.
 type Storage interface {
 	// Get returns the state of key and its revision. If nothing is stored it returns the zero State, NoRevision and no
-	// error. The State is the caller's.
+	// error. The caller may change the State.
 	Get(ctx context.Context, key string) (State, Revision, error)
 
 	// Set stores s if the revision of key is still rev; NoRevision means that nothing is stored. Otherwise it changes
@@ -101,7 +101,7 @@ type Lister interface {
 	List(ctx context.Context, each func(Entry) error) error
 }
 
-// Entry is an entity as it is stored. It is the caller's.
+// Entry is an entity as it is stored. The caller may change it.
 type Entry struct {
 	Key    string         // the entity
 	State  decision.State // its Tokens are 0 if nothing is stored, or by an earlier version of drip: see Decode

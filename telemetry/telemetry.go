@@ -16,9 +16,9 @@
 //	drip.leases.expired    leases that were over before they were given back: an operation took longer than its lease,
 //	                       or was never settled
 //	drip.storage.duration  the time of a call of the storage, in seconds, except of List: drip.operation is get_delay,
-//	                       admit, settle, …, read, get or set. Inspect and limiters read. A storage with only Get and
-//	                       Set, limiters and drip.Options.History get and set. error.type is conflict (for a Set that
-//	                       lost its race and is repeated), canceled, timeout or _OTHER
+//	                       admit, settle, …, read (for Inspect and limiters), get or set (for limiters,
+//	                       drip.Options.History, and a storage with only Get and Set); error.type is conflict (for a
+//	                       Set that lost its race and is repeated), canceled, timeout or _OTHER
 //
 // No metric has the entity as an attribute, so there are as many series for a million entities as for one. Package
 // consumer measures messages.

@@ -32,8 +32,8 @@ type Options[M any] struct {
 	// Limiter decides when a message may run: a *drip.Bucket. Required.
 	Limiter Limiter
 
-	// Entity returns the entity whose limit a message falls under. A message for which it fails has failed. One with an empty
-	// entity is given up. Required.
+	// Entity returns the entity whose limit a message falls under. If it returns an error, the message spends an
+	// attempt. If it returns "", the Worker gives the message up. Required.
 	Entity func(M) (string, error)
 
 	// Request returns further facts about a message for the limiter: its cost, the shared limits that it is Within, whether
