@@ -595,7 +595,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 
 // fewerThanNone returns a value whose state has -1 lines, and a length that fits.
 func fewerThanNone(value string) string {
-	const lines = 8 * (8 + 13) // behind the header and the scalars of the state
+	const lines = 8 * (8 + 14) // behind the header and the scalars of the state
 	b := []byte(value)
 	binary.LittleEndian.PutUint64(b[lines:], math.Float64bits(-1))
 	return string(b)
