@@ -281,6 +281,29 @@ func TestResumeOpens(t *testing.T) {
 	e.waits(5500, 1, newcomer, 500, decision.BoundWindow)
 }
 
+// Resume changes nothing if the entity is open: the tickets that were denied a token keep their turns.
+func TestResumeOfAnOpenEntity(t *testing.T) {
+	play := func(resumes bool) (delays []int64) {
+		e := newEntity(t, decision.Window{Size: 100, Rate: 100, Interval: 1000})
+		e.l.Tokens = 1
+		e.runs(0, 1, decision.Ticket{})
+		tickets := make([]decision.Ticket, 10)
+		for range 3 {
+			for i := range tickets {
+				if resumes {
+					e.do(max(0, tickets[i].Slot-begin), decision.Op{Kind: decision.Resume})
+				}
+				a := e.admit(max(0, tickets[i].Slot-begin), 1, tickets[i])
+				tickets[i], delays = a.Ticket, append(delays, a.Delay)
+			}
+		}
+		return delays
+	}
+	if got, want := play(true), play(false); !slices.Equal(got, want) {
+		t.Errorf("the delays are %v, without Resume %v", got, want)
+	}
+}
+
 // After Resume the interval has its capacity, also if nothing was asked in it before and the one before it was used up.
 func TestResumeInAnotherInterval(t *testing.T) {
 	e := newEntity(t, decision.Window{Size: 3, Rate: 3, Interval: 86_400_000})

@@ -142,7 +142,7 @@ func (l *Limits) resume(s *State) {
 	if s.Closed > s.Now && s.Slot > s.Now { // else the promises of then say nothing about this interval
 		s.Slot = max(s.Now, s.Slot-min(s.Moved, s.Closed-s.Now))
 	}
-	if s.AgainUS >= s.Closed*1000 { // else the turns are not behind the opening
+	if s.Closed > s.Now && s.AgainUS >= s.Closed*1000 { // else the turns are not behind the opening
 		s.AgainUS = min(s.AgainUS, s.Now*1000)
 	}
 	s.Closed = 0

@@ -9826,7 +9826,7 @@ end
             if x3 > max2 then max2 = x3 end
             s_Slot = max2
           end
-          if s_AgainUS >= s_Closed * 1000 then
+          if s_Closed > s_Now and s_AgainUS >= s_Closed * 1000 then
             local x2 = s_Now * 1000
             if x2 < s_AgainUS then s_AgainUS = x2 end
           end
