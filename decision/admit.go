@@ -310,7 +310,7 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 		if cost := op.Cost[w.Unit]; op.Urgent {
 			v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit), cost, s.Now))
 		} else {
-			v.slot = max(v.slot, w.room(s, line.Promised, line.weight(cost), s.Slot))
+			v.slot = max(v.slot, w.room(s, line.Promised, cost, s.Slot))
 		}
 	}
 	if s.Slot > s.Now && !op.Urgent {

@@ -135,6 +135,43 @@ func TestEstimatesOfFewUnits(t *testing.T) {
 	}
 }
 
+// An operation needs its whole estimate when it is due, also if it gives back most of it at once. So no more slots lie in an interval
+// than operations that the limit lets run there.
+func TestEstimatesSettledAtOnce(t *testing.T) {
+	for _, o := range []drip.Options{
+		{Size: 10, RefreshRate: 10},
+		{Size: 100, RefreshRate: 100, RefreshInterval: 10 * time.Second},
+		{Size: 60, RefreshRate: 60, RefreshInterval: time.Minute},
+	} {
+		o.Concurrency = plenty
+		report := mustRun(t, Scenario{
+			Name: "at once", Options: o, Arrivals: Burst(5*o.Size, 300*time.Millisecond), Operation: Fixed(50 * time.Millisecond), Late: Uniform(0, 20*time.Millisecond), Hold: -1,
+			Costs: func(*rand.Rand) (int, int) { return o.Size / 2, 1 },
+		}, 1, Policy{Name: "settled", Tickets: true, New: func(o drip.Options) (Limiter, error) {
+			b, err := drip.New(o)
+			return settled{admit{b}}, err
+		}})
+		got := report.Results[0]
+		t.Logf("%d: %v, %.2f postponements, at most %d", o.Size, got.Makespan, got.Redeliveries.Mean, got.Redeliveries.Max)
+		if most := 11 * cmp.Or(o.RefreshInterval, time.Second); got.Redeliveries.Mean > 1.05 || got.Redeliveries.Max > 3 || got.Makespan > most {
+			t.Errorf("%d: %v, %.2f postponements, at most %d; want %v, 1.05 and 3", o.Size, got.Makespan, got.Redeliveries.Mean, got.Redeliveries.Max, most)
+		}
+	}
+}
+
+// settled settles operations when they begin.
+type settled struct{ admit }
+
+func (l settled) Admit(entity string, r drip.Request) (drip.Admission, error) {
+	a, err := l.admit.Admit(entity, r)
+	if err == nil && a.Delay == 0 {
+		err = l.admit.Settle(entity, a, 1, nil)
+	}
+	return a, err
+}
+
+func (settled) Settle(string, drip.Admission, int, drip.Costs) error { return nil }
+
 // A large operation has the capacity that gathers for it. Small newcomers wait in the line behind it.
 func TestLargeBehindSmall(t *testing.T) {
 	for load, most := range map[float64]time.Duration{0.9: time.Minute, 1.1: 7 * time.Minute} {

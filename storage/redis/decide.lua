@@ -7429,36 +7429,32 @@ end
                         local room = 0
                         do
                           local left = line2.Promised
-                          local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                          local max4 = 1 < cost and 1 or cost
-                          local x5 = cost - (x4 - x4 % 4096) / 4096
-                          if x5 > max4 then max4 = x5 end
                           local at2 = s_Slot
-                          if left >= max4 or max4 == 0 then
+                          if left >= cost or cost == 0 then
                             room = at2
                           else
-                            if max4 > w.Size then
+                            if cost > w.Size then
                               at2 = at2 + 10000
                             end
                             local since = 0
                             do
                               if w.Size > w.Rate then
-                                local max5 = at2
-                                local x6 = s_Closed - 1
-                                if x6 > max5 then max5 = x6 end
-                                since = max5
+                                local max4 = at2
+                                local x4 = s_Closed - 1
+                                if x4 > max4 then max4 = x4 end
+                                since = max4
                               else
                                 since = at2
                               end
                             end
                             local t2 = since - w.Offset
                             local by2 = w.Interval
-                            local x6 = max4 - left - 1
+                            local x4 = cost - left - 1
                             local y = w.Rate
                             local y2 = w.Interval
-                            local min3 = (x6 - x6 % y) / y + 1
-                            local x7 = (8796093022208 - 8796093022208 % y2) / y2
-                            if x7 < min3 then min3 = x7 end
+                            local min3 = (x4 - x4 % y) / y + 1
+                            local x5 = (8796093022208 - 8796093022208 % y2) / y2
+                            if x5 < min3 then min3 = x5 end
                             local n2 = (t2 - t2 % by2) / by2 + min3
                             room = n2 * w.Interval + w.Offset
                           end
