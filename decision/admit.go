@@ -313,7 +313,7 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 			v.slot = max(v.slot, w.room(s, line.Promised, cost, s.Slot))
 		}
 	}
-	if s.Slot > s.Now && !op.Urgent {
+	if s.Slot > s.Now && !op.Urgent && s.Lines[l.Shortest].Promised < l.Windows[l.Shortest].Size { // else nobody has a slot there
 		v.slot = max(v.slot, s.Slot+l.space(s, v.pace)/1000)
 	}
 	if v.slot > v.at {
@@ -503,7 +503,7 @@ func (s *State) unnumbered(op *Op) bool { return op.Kind == GetDelay && s.LastID
 // numbered reports whether a ticket has a number, and not one of before the entity was forgotten.
 func (s *State) numbered(t *Ticket) bool { return t.Number > 0 && t.Number <= s.Next }
 
-// unbook gives back a slot that is in the line.
+// unbook gives back a slot that is in the line. The last one is the next newcomer's.
 func (l *Limits) unbook(s *State, op *Op) {
 	if t := &op.Ticket; s.numbered(t) {
 		for i := range l.Windows {
@@ -511,7 +511,19 @@ func (l *Limits) unbook(s *State, op *Op) {
 				s.Lines[i].yield(&l.Windows[i], t)
 			}
 		}
-		s.Head = min(s.Next*16, s.Head+16)
+		if t.Number == s.Next {
+			s.Next--
+			at := max(s.Now, s.Slot-l.space(s, l.pace(s))/1000)
+			for i := range l.Windows {
+				if w := &l.Windows[i]; w.interval(at) < w.interval(s.Slot) {
+					at = s.Slot
+				}
+			}
+			s.Slot = at
+		} else {
+			s.Head += 16
+		}
+		s.Head = min(s.Next*16, s.Head)
 	}
 }
 

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -140,4 +141,47 @@ func TestOneUnit(t *testing.T) {
 	if calls, named := play(""), play("points"); named.Redeliveries != calls.Redeliveries || named.Makespan != calls.Makespan {
 		t.Errorf("%v, %+v; calls %v, %+v", named.Makespan, named.Redeliveries, calls.Makespan, calls.Redeliveries)
 	}
+}
+
+// A newcomer that is cancelled at once leaves no trace. The next one gets its place.
+func TestCancelledNewcomers(t *testing.T) {
+	for _, c := range []struct {
+		o         drip.Options
+		operation time.Duration
+	}{
+		{drip.Options{Size: 10, RefreshRate: 10, WaitForToken: 50 * time.Millisecond}, 50 * time.Millisecond},
+		{drip.Options{Size: 100, RefreshRate: 100, RefreshInterval: 10 * time.Second, WaitForToken: 50 * time.Millisecond}, 50 * time.Millisecond},
+		{drip.Options{Size: 60, RefreshRate: 60, RefreshInterval: time.Minute, WaitForToken: 2 * time.Second}, 2 * time.Second},
+	} {
+		c.o.Concurrency = 1
+		report := mustRun(t, Scenario{
+			Name: "cancelled", Options: c.o, Arrivals: Burst(300, 300*time.Millisecond), Operation: Fixed(c.operation), Travel: 20 * time.Millisecond, Hold: -1,
+		}, 1, Admit, Policy{Name: "cancelled", Tickets: true, New: func(o drip.Options) (Limiter, error) {
+			b, err := drip.New(o)
+			return cancelling{admit{b}}, err
+		}})
+		want, got := report.Results[0], report.Results[1]
+		t.Logf("%d in %v: %v, %.2f postponements; %v, %.2f without the cancelled ones",
+			c.o.Size, c.o.RefreshInterval, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
+		if got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
+			t.Errorf("%d in %v: %v, %.2f postponements; %v, %.2f without the cancelled ones",
+				c.o.Size, c.o.RefreshInterval, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
+		}
+	}
+}
+
+// cancelling cancels another newcomer before each one.
+type cancelling struct{ admit }
+
+func (l cancelling) Admit(entity string, r drip.Request) (drip.Admission, error) {
+	if r.Ticket == (drip.Ticket{}) {
+		a, err := l.admit.Admit(entity, drip.Request{})
+		if err == nil && (a.Delay == 0 || a.Ticket != (drip.Ticket{})) {
+			err = l.b.Cancel(context.Background(), entity, a)
+		}
+		if err != nil {
+			return a, err
+		}
+	}
+	return l.admit.Admit(entity, r)
 }

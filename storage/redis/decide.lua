@@ -7463,7 +7463,7 @@ end
                       end
                     end
                   end
-                  if s_Slot > s_Now and not op_Urgent then
+                  if s_Slot > s_Now and not op_Urgent and s_Lines[l_Shortest].Promised < l_Windows[l_Shortest].Size then
                     local space3 = 0
                     do
                       local done
@@ -8485,9 +8485,61 @@ end
                           end
                         end
                       end
+                      if op_Ticket_Number == s_Next then
+                        s_Next = s_Next - 1
+                        local space = 0
+                        do
+                          local pace = 0
+                          do
+                            local max2 = (l_Guess - l_Guess % 8) / 8
+                            if 200 > max2 then max2 = 200 end
+                            local guess = l_Guess < max2 and l_Guess or max2
+                            local x2 = (s_Held + guess) * 1000
+                            local y = (s_Ended + 1) * l_Tokens
+                            local max3 = 1
+                            local x3 = (x2 - x2 % y) / y
+                            if x3 > max3 then max3 = x3 end
+                            pace = max3
+                          end
+                          local done
+                          for i2 = 0, l_Windows_n - 1 do
+                            do
+                              local w = l_Windows[i2]
+                              local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                              local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
+                              if pace <= (x2 - x2 % y) / y then
+                                space = 2 * pace
+                                done = true
+                                break
+                              end
+                            end
+                          end
+                          if not done then
+                            space = 0
+                          end
+                        end
+                        local max2 = s_Now
+                        local x2 = s_Slot - (space - space % 1000) / 1000
+                        if x2 > max2 then max2 = x2 end
+                        local at2 = max2
+                        for i2 = 0, l_Windows_n - 1 do
+                          do
+                            local w = l_Windows[i2]
+                            local t2 = at2 - w.Offset
+                            local by2 = w.Interval
+                            local t3 = s_Slot - w.Offset
+                            local by3 = w.Interval
+                            if (t2 - t2 % by2) / by2 < (t3 - t3 % by3) / by3 then
+                              at2 = s_Slot
+                            end
+                          end
+                        end
+                        s_Slot = at2
+                      else
+                        s_Head = s_Head + 16
+                      end
                       local min2 = s_Next * 16
-                      local x2 = s_Head + 16
-                      if x2 < min2 then min2 = x2 end
+                      if s_Head < min2 then min2 = s_Head end
                       s_Head = min2
                     end
                   end
@@ -9466,9 +9518,61 @@ end
                     end
                   end
                 end
+                if op_Ticket_Number == s_Next then
+                  s_Next = s_Next - 1
+                  local space = 0
+                  do
+                    local pace = 0
+                    do
+                      local max2 = (l_Guess - l_Guess % 8) / 8
+                      if 200 > max2 then max2 = 200 end
+                      local guess = l_Guess < max2 and l_Guess or max2
+                      local x2 = (s_Held + guess) * 1000
+                      local y = (s_Ended + 1) * l_Tokens
+                      local max3 = 1
+                      local x3 = (x2 - x2 % y) / y
+                      if x3 > max3 then max3 = x3 end
+                      pace = max3
+                    end
+                    local done
+                    for i2 = 0, l_Windows_n - 1 do
+                      do
+                        local w = l_Windows[i2]
+                        local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                        local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
+                        if pace <= (x2 - x2 % y) / y then
+                          space = 2 * pace
+                          done = true
+                          break
+                        end
+                      end
+                    end
+                    if not done then
+                      space = 0
+                    end
+                  end
+                  local max2 = s_Now
+                  local x2 = s_Slot - (space - space % 1000) / 1000
+                  if x2 > max2 then max2 = x2 end
+                  local at2 = max2
+                  for i2 = 0, l_Windows_n - 1 do
+                    do
+                      local w = l_Windows[i2]
+                      local t2 = at2 - w.Offset
+                      local by2 = w.Interval
+                      local t3 = s_Slot - w.Offset
+                      local by3 = w.Interval
+                      if (t2 - t2 % by2) / by2 < (t3 - t3 % by3) / by3 then
+                        at2 = s_Slot
+                      end
+                    end
+                  end
+                  s_Slot = at2
+                else
+                  s_Head = s_Head + 16
+                end
                 local min2 = s_Next * 16
-                local x2 = s_Head + 16
-                if x2 < min2 then min2 = x2 end
+                if s_Head < min2 then min2 = s_Head end
                 s_Head = min2
               end
             end
