@@ -144,7 +144,8 @@ func (x *Shared) look(f *Flow, op *Op) {
 		x.room, x.spare = x.room && room, x.spare && room
 	}
 	x.spare = x.spare && !x.room && (!op.back() || !x.below)
-	entitled := x.room || op.back() && x.below || x.spare
+	first := op.back() || x.hurries(f, op)
+	entitled := x.room || first && x.below || x.spare
 	if late {
 		x.refund = 0
 	}
@@ -155,11 +156,16 @@ func (x *Shared) look(f *Flow, op *Op) {
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
 	} else if x.bound == BoundNone && (x.free < 1 || !op.back() && !leaves && s.AgainUS > now*1000) {
-		x.bound, x.token = BoundTokens, op.back() && (x.below || x.room && c.Grain > soon) || due == 0 || leaves
+		x.bound, x.token = BoundTokens, first && (x.below || x.room && c.Grain > soon) || due == 0 || leaves
 		if out >= l.Tokens {
 			x.overdue = l.overdue(s)
 		}
 	}
+}
+
+// hurries reports whether an urgent operation goes before others for a token: those of its entity fit into the entity's share of a grain.
+func (x *Shared) hurries(f *Flow, op *Op) bool {
+	return op.Urgent && x.rate < x.grain && x.until(f.Urgent) < tick
 }
 
 // fits reports whether the limit lets the operation run now.
@@ -233,6 +239,9 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, t int64) int64 {
 			at += x.wait
 		}
 		at = max(x.refund, at/1000)
+		if x.hurries(f, op) { // before the others: urgent ones have turns of their own
+			at = min(at, max(x.refund, s.Now+x.overdue, s.urgentUntil())+x.wait/1000+1)
+		}
 		if l.grain(at) <= c.Head+x.slow || x.behind && at < s.Now+soon {
 			return max(t, at)
 		}

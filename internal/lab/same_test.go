@@ -185,3 +185,38 @@ func (l cancelling) Admit(entity string, r drip.Request) (drip.Admission, error)
 	}
 	return l.admit.Admit(entity, r)
 }
+
+// A few urgent messages get the next tokens of a shared limit as they get those of their entity. Nobody gains by claiming that all are urgent.
+func TestUrgentForSharedTokens(t *testing.T) {
+	for _, tokens := range []int{5, 20} {
+		for _, n := range []int{1, 4, 20} {
+			perSecond := 5 * tokens
+			o := app(1<<30, 1<<30, 0)
+			o.Shared["app"], o.WaitForToken = drip.Limit{Concurrency: tokens}, 200*time.Millisecond
+			s := SharedScenario{
+				Options: o, Entities: entities(n), Operation: Exponential(200 * time.Millisecond), Unmeasured: true,
+				Messages: func(r *rand.Rand) []SharedMessage {
+					m := backlog(r, shuffled, begun, 0, times(n, 60*perSecond/n)...)
+					for i := range n {
+						m = append(m, trickle(r, i, 0.05*float64(perSecond)/float64(n), 2*time.Second, 40*time.Second, SharedMessage{Urgent: true})...)
+					}
+					return m
+				},
+			}
+			got := mustRunShared(t, s, 1)
+			if got.Urgent.P50 > 500*time.Millisecond || got.Urgent.P99 > 4*time.Second || got.OverLimit > 0 || got.Makespan > got.Fluid*115/100 {
+				t.Errorf("%d tokens, %d entities: urgent ones wait %v; %v, at best %v; %d over the limit", tokens, n, got.Urgent, got.Makespan, got.Fluid, got.OverLimit)
+			}
+			s.Messages = func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, times(n, 60*perSecond/n)...)
+				for i := range m {
+					m[i].Urgent, m[i].Watched = m[i].Entity == 0, m[i].Entity == 0
+				}
+				return m
+			}
+			if got = mustRunShared(t, s, 1); got.Watched.P99 < got.FluidWatched.P99*95/100 {
+				t.Errorf("%d tokens, %d entities: the urgent one waits %v, the fair wait is %v", tokens, n, got.Watched, got.FluidWatched)
+			}
+		}
+	}
+}

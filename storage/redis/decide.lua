@@ -3327,7 +3327,72 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     x.room, x.spare = x.room and room, x.spare and room
   end
   x.spare = x.spare and not x.room and (not (op_Ticket_Slot > 0 and op_Kind ~= 0) or not x.below)
-  local entitled = x.room or op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below or x.spare
+  local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0
+  if not is3 then
+    local is2 = op_Urgent and x.rate < x.grain
+    if is2 then
+      local until2 = 0
+      do
+        local part = f.Urgent
+        local c3 = x.State_Calendars[0]
+        local x2 = part + x.Limits_Scale - 1
+        local y = x.Limits_Scale
+        local min2 = (x2 - x2 % y) / y
+        if 17179869184 < min2 then min2 = 17179869184 end
+        local y2 = 1 > x.part and 1 or x.part
+        local min3 = (part - part % y2) / y2
+        if 16777215 < min3 then min3 = 16777215 end
+        local max2 = min2 < 16777215 and min2 or 16777215
+        local x3 = min3 * x.units
+        if x3 > max2 then max2 = x3 end
+        local x4 = (max2 < 4294967296 and max2 or 4294967296) * 1024
+        local y3 = x.rate
+        local min4 = (x4 - x4 % y3) / y3
+        if 16777215 < min4 then min4 = 16777215 end
+        local backlog = min4
+        local class = 0
+        do
+          local weight2 = x.Weight
+          local n4 = 0
+          local least = weight2
+          while n4 < 21 and least <= backlog do
+            n4 = n4 + 1
+            least = least * 2
+          end
+          class = n4
+        end
+        local lower = 2 * (class - 1)
+        local sum2 = 0
+        local rest2 = c3.Weight + c3.Before
+        local n4 = 0
+        while n4 < lower do
+          local now3 = c3.Classes.At(n4)
+          local before2 = c3.Classes.At(n4 + 44)
+          local x5 = now3 * backlog
+          local y4 = x.Weight
+          local min5 = (x5 - x5 % y4) / y4
+          if c3.Classes.At(n4 + 1) < min5 then min5 = c3.Classes.At(n4 + 1) end
+          local x6 = before2 * backlog
+          local y5 = x.Weight
+          local min6 = (x6 - x6 % y5) / y5
+          if c3.Classes.At(n4 + 1 + 44) < min6 then min6 = c3.Classes.At(n4 + 1 + 44) end
+          sum2 = sum2 + (min5 + min6)
+          rest2 = rest2 - (now3 + before2)
+          n4 = n4 + 2
+        end
+        local x5 = (0 > rest2 and 0 or rest2) * backlog
+        local y4 = x.Weight
+        local max3 = backlog
+        local x6 = sum2 + (x5 - x5 % y4) / y4
+        if x6 > max3 then max3 = x6 end
+        until2 = (max3 < 4294967296 and max3 or 4294967296) * 512
+      end
+      is2 = until2 < 524288
+    end
+    is3 = is2
+  end
+  local first2 = is3
+  local entitled = x.room or first2 and x.below or x.spare
   if late then
     x.refund = 0
   end
@@ -3346,7 +3411,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   elseif x.bound == 0 and not entitled then
     x.bound = 3
   elseif x.bound == 0 and (x.free < 1 or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not leaves and x.State_AgainUS > now2 * 1000) then
-    x.bound, x.token = 2, op_Ticket_Slot > 0 and op_Kind ~= 0 and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves
+    x.bound, x.token = 2, first2 and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves
     if out2 >= x.Limits_Tokens then
       local x2 = x.State_LastID
       local x3 = x.State_Held + x.Limits_Guess
@@ -4348,6 +4413,36 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
       local x3 = (at2 - at2 % 1000) / 1000
       if x3 > max4 then max4 = x3 end
       at2 = max4
+      local is2 = op_Urgent and x.rate < x.grain
+      if is2 then
+        local until2 = 0
+        until2 = Shared_until(x, f.Urgent)
+        is2 = until2 < 524288
+      end
+      if is2 then
+        local urgentUntil = 0
+        do
+          local done
+          for i2 = 0, x.State_Flows_n - 1 do
+            local f2 = x.State_Flows[i2]
+            if f2.Key == 0 then
+              urgentUntil = f2.Until
+              done = true
+              break
+            end
+          end
+          if not done then
+            urgentUntil = 0
+          end
+        end
+        local max5 = x.refund
+        local x4 = x.State_Now + x.overdue
+        if x4 > max5 then max5 = x4 end
+        if urgentUntil > max5 then max5 = urgentUntil end
+        local x5 = x.wait
+        local x6 = max5 + (x5 - x5 % 1000) / 1000 + 1
+        if x6 < at2 then at2 = x6 end
+      end
       local max5 = 0
       local x4 = at2 - x.Limits_Zero
       if x4 > max5 then max5 = x4 end
