@@ -11,8 +11,8 @@ type Calendar struct {
 	Weight  int64  // of the entities that wait, counted in this minute
 	Before  int64  // of the entities counted in the minute before, and not since
 	Turn    int64  // from when the next entity that begins to wait has its fair share, in ticks
-	Largest int64  // about the sum of the costs of the last 64 newcomers, each by its largest unit
-	Asked   Cost   // the same of each unit
+	Largest int64  // about the sum of the costs of the last 64 newcomers, each by its largest unit, in 1024ths of the calendar's units
+	Asked   Cost   // the same of each unit, not rounded up
 	Units   Counts // booked in Head and in each grain after it
 	Classes Counts // of the entities that wait
 }
@@ -39,9 +39,9 @@ func (c *Calendar) put(n, units int64) {
 }
 
 // ratio returns how much of the booked units operations will probably take from a window, in 1024ths. Estimates are too high or too
-// low, and some operations take more of one unit and others of another.
+// low, some operations take more of one unit and others of another, and small ones are rounded up.
 func (c *Calendar) ratio(line *Line) int64 {
-	booked := (c.Asked[line.Window.Unit] + 1) * 1024 / (c.Largest + 1)
+	booked := 1024 - (c.Largest-c.Asked[line.Window.Unit])/max(1, (c.Largest+1023)/1024)
 	return max(1, booked*(4096-line.Saved)/4096)
 }
 
@@ -82,18 +82,21 @@ func (x *Shared) advance(now int64) {
 // ask counts a newcomer's cost.
 func (x *Shared) ask(cost *Cost) {
 	c, l := &x.State.Calendars[0], x.Limits
-	c.Largest += l.asked(l.part(cost)) - c.Largest/64
-	c.Asked[0] += l.asked(parts(cost[0], l.Parts[0])) - c.Asked[0]/64
-	c.Asked[1] += l.asked(parts(cost[1], l.Parts[1])) - c.Asked[1]/64
-	c.Asked[2] += l.asked(parts(cost[2], l.Parts[2])) - c.Asked[2]/64
-	c.Asked[3] += l.asked(parts(cost[3], l.Parts[3])) - c.Asked[3]/64
+	c.Largest += l.asked(l.part(cost))*1024 - c.Largest/64
+	c.Asked[0] += l.exact(parts(cost[0], l.Parts[0])) - c.Asked[0]/64
+	c.Asked[1] += l.exact(parts(cost[1], l.Parts[1])) - c.Asked[1]/64
+	c.Asked[2] += l.exact(parts(cost[2], l.Parts[2])) - c.Asked[2]/64
+	c.Asked[3] += l.exact(parts(cost[3], l.Parts[3])) - c.Asked[3]/64
 }
 
 // usual returns about the average cost of the last newcomers, in units of the calendar.
-func (c *Calendar) usual() int64 { return min(c.Largest/64, mostBooked) }
+func (c *Calendar) usual() int64 { return min((c.Largest+32*1024)/(64*1024), mostBooked) }
 
 // asked converts parts to units of the calendar, without the bound of a place, so that ratios hold for the largest operations, too.
 func (l *Limits) asked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, 1<<34) }
+
+// exact converts parts to 1024ths of a unit of the calendar.
+func (l *Limits) exact(part int64) int64 { return min(part*1024/l.Scale, 1<<44) }
 
 // booked converts parts to units of the calendar.
 func (l *Limits) booked(part int64) int64 { return min(l.asked(part), mostBooked) }

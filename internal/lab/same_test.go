@@ -220,3 +220,23 @@ func TestUrgentForSharedTokens(t *testing.T) {
 		}
 	}
 }
+
+// A shared limit of up to a billion counts small operations as they are: what has gathered in it is enough for all that wait.
+func TestSmallWithinLargeLimit(t *testing.T) {
+	for _, size := range []int{10_000_000, 1_000_000_000} {
+		for _, cost := range []int{1, 7, 300} {
+			now := Begin
+			b := buckettest.New(t, drip.Options{
+				Size: 10 * cost, Concurrency: plenty, Clock: func() time.Time { return now }, Start: Begin.Add(-24 * time.Hour),
+				Shared: map[string]drip.Limit{"app": {Size: size, Windows: []drip.Window{{Size: size, RefreshRate: 5000 * cost, RefreshInterval: 24 * time.Hour}}}},
+			})
+			var last time.Duration
+			for range 3000 {
+				last = buckettest.Admit(t, b, "a", drip.Request{Cost: cost}).Delay
+			}
+			if last > 310*time.Second {
+				t.Errorf("size %d, costs %d: the last of 3,000 waits %v", size, cost, last)
+			}
+		}
+	}
+}

@@ -2648,14 +2648,17 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     do
       local line2 = x.State_Lines[i2]
       local i3 = line2.Window_Unit
-      local x2 = ((i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-      local y = c2.Largest + 1
-      local booked = (x2 - x2 % y) / y
-      local x3 = booked * (4096 - line2.Saved)
+      local x2 = c2.Largest + 1023
       local max2 = 1
-      local x4 = (x3 - x3 % 4096) / 4096
-      if x4 > max2 then max2 = x4 end
-      ratio2 = max2
+      local x3 = (x2 - x2 % 1024) / 1024
+      if x3 > max2 then max2 = x3 end
+      local x4 = c2.Largest - (i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3)
+      local booked = 1024 - (x4 - x4 % max2) / max2
+      local x5 = booked * (4096 - line2.Saved)
+      local max3 = 1
+      local x6 = (x5 - x5 % 4096) / 4096
+      if x6 > max3 then max3 = x6 end
+      ratio2 = max3
     end
     if ratio2 > ratio then ratio = ratio2 end
   end
@@ -2752,8 +2755,8 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   local x9 = (x8 - x8 % pace2) / pace2
   if x9 > max2 then max2 = x9 end
   local operations2 = max2 < 16777215 and max2 or 16777215
-  local x10 = c2.Largest
-  local min5 = (x10 - x10 % 64) / 64
+  local x10 = c2.Largest + 32768
+  local min5 = (x10 - x10 % 65536) / 65536
   if 16777215 < min5 then min5 = 16777215 end
   local usual = x.units > min5 and x.units or min5
   if operations2 * usual < x.grain then
@@ -2956,17 +2959,17 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local min2 = (x2 - x2 % y) / y
   if 17179869184 < min2 then min2 = 17179869184 end
   local x3 = c2.Largest
-  c2.Largest = c2.Largest + (min2 - (x3 - x3 % 64) / 64)
+  c2.Largest = c2.Largest + (min2 * 1024 - (x3 - x3 % 64) / 64)
   local each2 = x.Limits_Parts_0
   local y2 = 1 > each2 and 1 or each2
   local min3 = cost_0
   local x4 = (1099511627776 - 1099511627776 % y2) / y2
   if x4 < min3 then min3 = x4 end
   local part2 = min3 * each2
-  local x5 = part2 + x.Limits_Scale - 1
+  local x5 = part2 * 1024
   local y3 = x.Limits_Scale
   local min4 = (x5 - x5 % y3) / y3
-  if 17179869184 < min4 then min4 = 17179869184 end
+  if 17592186044416 < min4 then min4 = 17592186044416 end
   local x6 = c2.Asked_0
   c2.Asked_0 = c2.Asked_0 + (min4 - (x6 - x6 % 64) / 64)
   local each3 = x.Limits_Parts_1
@@ -2975,10 +2978,10 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x7 = (1099511627776 - 1099511627776 % y4) / y4
   if x7 < min5 then min5 = x7 end
   local part3 = min5 * each3
-  local x8 = part3 + x.Limits_Scale - 1
+  local x8 = part3 * 1024
   local y5 = x.Limits_Scale
   local min6 = (x8 - x8 % y5) / y5
-  if 17179869184 < min6 then min6 = 17179869184 end
+  if 17592186044416 < min6 then min6 = 17592186044416 end
   local x9 = c2.Asked_1
   c2.Asked_1 = c2.Asked_1 + (min6 - (x9 - x9 % 64) / 64)
   local each4 = x.Limits_Parts_2
@@ -2987,10 +2990,10 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x10 = (1099511627776 - 1099511627776 % y6) / y6
   if x10 < min7 then min7 = x10 end
   local part4 = min7 * each4
-  local x11 = part4 + x.Limits_Scale - 1
+  local x11 = part4 * 1024
   local y7 = x.Limits_Scale
   local min8 = (x11 - x11 % y7) / y7
-  if 17179869184 < min8 then min8 = 17179869184 end
+  if 17592186044416 < min8 then min8 = 17592186044416 end
   local x12 = c2.Asked_2
   c2.Asked_2 = c2.Asked_2 + (min8 - (x12 - x12 % 64) / 64)
   local each5 = x.Limits_Parts_3
@@ -2999,10 +3002,10 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local x13 = (1099511627776 - 1099511627776 % y8) / y8
   if x13 < min9 then min9 = x13 end
   local part5 = min9 * each5
-  local x14 = part5 + x.Limits_Scale - 1
+  local x14 = part5 * 1024
   local y9 = x.Limits_Scale
   local min10 = (x14 - x14 % y9) / y9
-  if 17179869184 < min10 then min10 = 17179869184 end
+  if 17592186044416 < min10 then min10 = 17592186044416 end
   local x15 = c2.Asked_3
   c2.Asked_3 = c2.Asked_3 + (min10 - (x15 - x15 % 64) / 64)
 end
@@ -3205,14 +3208,17 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
               local ratio = 0
               do
                 local i4 = line3.Window_Unit
-                local x5 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-                local y3 = c4.Largest + 1
-                local booked2 = (x5 - x5 % y3) / y3
-                local x6 = booked2 * (4096 - line3.Saved)
+                local x5 = c4.Largest + 1023
                 local max2 = 1
-                local x7 = (x6 - x6 % 4096) / 4096
-                if x7 > max2 then max2 = x7 end
-                ratio = max2
+                local x6 = (x5 - x5 % 1024) / 1024
+                if x6 > max2 then max2 = x6 end
+                local x7 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                local booked2 = 1024 - (x7 - x7 % max2) / max2
+                local x8 = booked2 * (4096 - line3.Saved)
+                local max3 = 1
+                local x9 = (x8 - x8 % 4096) / 4096
+                if x9 > max3 then max3 = x9 end
+                ratio = max3
               end
               local x5 = (booked - booked % y2) / y2 * ratio
               local min4 = (x5 - x5 % 1024) / 1024
@@ -3256,14 +3262,17 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           local ratio = 0
           do
             local i4 = line3.Window_Unit
-            local x5 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-            local y3 = c3.Largest + 1
-            local booked = (x5 - x5 % y3) / y3
-            local x6 = booked * (4096 - line3.Saved)
+            local x5 = c3.Largest + 1023
             local max2 = 1
-            local x7 = (x6 - x6 % 4096) / 4096
-            if x7 > max2 then max2 = x7 end
-            ratio = max2
+            local x6 = (x5 - x5 % 1024) / 1024
+            if x6 > max2 then max2 = x6 end
+            local x7 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
+            local booked = 1024 - (x7 - x7 % max2) / max2
+            local x8 = booked * (4096 - line3.Saved)
+            local max3 = 1
+            local x9 = (x8 - x8 % 4096) / 4096
+            if x9 > max3 then max3 = x9 end
+            ratio = max3
           end
           local x5 = (due - due % y2) / y2 * ratio
           local min4 = (x5 - x5 % 1024) / 1024
@@ -3499,14 +3508,17 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
         do
           local line2 = x.State_Lines[i2]
           local i5 = line2.Window_Unit
-          local x5 = ((i5 == 0 and c2.Asked_0 or i5 == 1 and c2.Asked_1 or i5 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-          local y3 = c2.Largest + 1
-          local booked = (x5 - x5 % y3) / y3
-          local x6 = booked * (4096 - line2.Saved)
+          local x5 = c2.Largest + 1023
           local max3 = 1
-          local x7 = (x6 - x6 % 4096) / 4096
-          if x7 > max3 then max3 = x7 end
-          ratio = max3
+          local x6 = (x5 - x5 % 1024) / 1024
+          if x6 > max3 then max3 = x6 end
+          local x7 = c2.Largest - (i5 == 0 and c2.Asked_0 or i5 == 1 and c2.Asked_1 or i5 == 2 and c2.Asked_2 or c2.Asked_3)
+          local booked = 1024 - (x7 - x7 % max3) / max3
+          local x8 = booked * (4096 - line2.Saved)
+          local max4 = 1
+          local x9 = (x8 - x8 % 4096) / 4096
+          if x9 > max4 then max4 = x9 end
+          ratio = max4
         end
         local x5 = (min3 < 16777215 and min3 or 16777215) * 1024
         local x6 = (x5 - x5 % ratio) / ratio * x.slow
@@ -3569,14 +3581,17 @@ function Shared_served(x, window_Interval, to, since)
         local ratio = 0
         do
           local i3 = line2.Window_Unit
-          local x6 = ((i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-          local y4 = c3.Largest + 1
-          local booked2 = (x6 - x6 % y4) / y4
-          local x7 = booked2 * (4096 - line2.Saved)
+          local x6 = c3.Largest + 1023
           local max4 = 1
-          local x8 = (x7 - x7 % 4096) / 4096
-          if x8 > max4 then max4 = x8 end
-          ratio = max4
+          local x7 = (x6 - x6 % 1024) / 1024
+          if x7 > max4 then max4 = x7 end
+          local x8 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+          local booked2 = 1024 - (x8 - x8 % max4) / max4
+          local x9 = booked2 * (4096 - line2.Saved)
+          local max5 = 1
+          local x10 = (x9 - x9 % 4096) / 4096
+          if x10 > max5 then max5 = x10 end
+          ratio = max5
         end
         local x6 = (booked - booked % y3) / y3 * ratio
         local min4 = (x6 - x6 % 1024) / 1024
@@ -3614,14 +3629,17 @@ function Shared_served(x, window_Interval, to, since)
             local ratio = 0
             do
               local i3 = line3.Window_Unit
-              local x8 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y5 = c4.Largest + 1
-              local booked2 = (x8 - x8 % y5) / y5
-              local x9 = booked2 * (4096 - line3.Saved)
+              local x8 = c4.Largest + 1023
               local max4 = 1
-              local x10 = (x9 - x9 % 4096) / 4096
-              if x10 > max4 then max4 = x10 end
-              ratio = max4
+              local x9 = (x8 - x8 % 1024) / 1024
+              if x9 > max4 then max4 = x9 end
+              local x10 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local booked2 = 1024 - (x10 - x10 % max4) / max4
+              local x11 = booked2 * (4096 - line3.Saved)
+              local max5 = 1
+              local x12 = (x11 - x11 % 4096) / 4096
+              if x12 > max5 then max5 = x12 end
+              ratio = max5
             end
             local x8 = (booked - booked % y4) / y4 * ratio
             local min6 = (x8 - x8 % 1024) / 1024
@@ -3642,14 +3660,17 @@ function Shared_served(x, window_Interval, to, since)
             local ratio = 0
             do
               local i3 = line3.Window_Unit
-              local x8 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y5 = c4.Largest + 1
-              local booked2 = (x8 - x8 % y5) / y5
-              local x9 = booked2 * (4096 - line3.Saved)
+              local x8 = c4.Largest + 1023
               local max4 = 1
-              local x10 = (x9 - x9 % 4096) / 4096
-              if x10 > max4 then max4 = x10 end
-              ratio = max4
+              local x9 = (x8 - x8 % 1024) / 1024
+              if x9 > max4 then max4 = x9 end
+              local x10 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local booked2 = 1024 - (x10 - x10 % max4) / max4
+              local x11 = booked2 * (4096 - line3.Saved)
+              local max5 = 1
+              local x12 = (x11 - x11 % 4096) / 4096
+              if x12 > max5 then max5 = x12 end
+              ratio = max5
             end
             local x8 = (booked - booked % y4) / y4 * ratio
             local min6 = (x8 - x8 % 1024) / 1024
@@ -3720,14 +3741,17 @@ function Shared_later(x, from, span)
         local ratio = 0
         do
           local i3 = line2.Window_Unit
-          local x4 = ((i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-          local y3 = c3.Largest + 1
-          local booked2 = (x4 - x4 % y3) / y3
-          local x5 = booked2 * (4096 - line2.Saved)
+          local x4 = c3.Largest + 1023
           local max3 = 1
-          local x6 = (x5 - x5 % 4096) / 4096
-          if x6 > max3 then max3 = x6 end
-          ratio = max3
+          local x5 = (x4 - x4 % 1024) / 1024
+          if x5 > max3 then max3 = x5 end
+          local x6 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+          local booked2 = 1024 - (x6 - x6 % max3) / max3
+          local x7 = booked2 * (4096 - line2.Saved)
+          local max4 = 1
+          local x8 = (x7 - x7 % 4096) / 4096
+          if x8 > max4 then max4 = x8 end
+          ratio = max4
         end
         local x4 = (booked - booked % y2) / y2 * ratio
         local min3 = (x4 - x4 % 1024) / 1024
@@ -3769,14 +3793,17 @@ function Shared_later(x, from, span)
             local ratio = 0
             do
               local i3 = line3.Window_Unit
-              local x7 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y4 = c4.Largest + 1
-              local booked2 = (x7 - x7 % y4) / y4
-              local x8 = booked2 * (4096 - line3.Saved)
+              local x7 = c4.Largest + 1023
               local max4 = 1
-              local x9 = (x8 - x8 % 4096) / 4096
-              if x9 > max4 then max4 = x9 end
-              ratio = max4
+              local x8 = (x7 - x7 % 1024) / 1024
+              if x8 > max4 then max4 = x8 end
+              local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local booked2 = 1024 - (x9 - x9 % max4) / max4
+              local x10 = booked2 * (4096 - line3.Saved)
+              local max5 = 1
+              local x11 = (x10 - x10 % 4096) / 4096
+              if x11 > max5 then max5 = x11 end
+              ratio = max5
             end
             local x7 = (booked - booked % y3) / y3 * ratio
             local min5 = (x7 - x7 % 1024) / 1024
@@ -3797,14 +3824,17 @@ function Shared_later(x, from, span)
             local ratio = 0
             do
               local i3 = line3.Window_Unit
-              local x7 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y4 = c4.Largest + 1
-              local booked2 = (x7 - x7 % y4) / y4
-              local x8 = booked2 * (4096 - line3.Saved)
+              local x7 = c4.Largest + 1023
               local max4 = 1
-              local x9 = (x8 - x8 % 4096) / 4096
-              if x9 > max4 then max4 = x9 end
-              ratio = max4
+              local x8 = (x7 - x7 % 1024) / 1024
+              if x8 > max4 then max4 = x8 end
+              local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local booked2 = 1024 - (x9 - x9 % max4) / max4
+              local x10 = booked2 * (4096 - line3.Saved)
+              local max5 = 1
+              local x11 = (x10 - x10 % 4096) / 4096
+              if x11 > max5 then max5 = x11 end
+              ratio = max5
             end
             local x7 = (booked - booked % y3) / y3 * ratio
             local min5 = (x7 - x7 % 1024) / 1024
@@ -3899,14 +3929,17 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               local ratio = 0
               do
                 local i4 = line2.Window_Unit
-                local x5 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-                local y4 = c4.Largest + 1
-                local booked2 = (x5 - x5 % y4) / y4
-                local x6 = booked2 * (4096 - line2.Saved)
+                local x5 = c4.Largest + 1023
                 local max4 = 1
-                local x7 = (x6 - x6 % 4096) / 4096
-                if x7 > max4 then max4 = x7 end
-                ratio = max4
+                local x6 = (x5 - x5 % 1024) / 1024
+                if x6 > max4 then max4 = x6 end
+                local x7 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                local booked2 = 1024 - (x7 - x7 % max4) / max4
+                local x8 = booked2 * (4096 - line2.Saved)
+                local max5 = 1
+                local x9 = (x8 - x8 % 4096) / 4096
+                if x9 > max5 then max5 = x9 end
+                ratio = max5
               end
               local x5 = (booked - booked % y3) / y3 * ratio
               local min2 = (x5 - x5 % 1024) / 1024
@@ -4027,14 +4060,17 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                   local ratio = 0
                   do
                     local i4 = line2.Window_Unit
-                    local x4 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-                    local y3 = c4.Largest + 1
-                    local booked2 = (x4 - x4 % y3) / y3
-                    local x5 = booked2 * (4096 - line2.Saved)
+                    local x4 = c4.Largest + 1023
                     local max4 = 1
-                    local x6 = (x5 - x5 % 4096) / 4096
-                    if x6 > max4 then max4 = x6 end
-                    ratio = max4
+                    local x5 = (x4 - x4 % 1024) / 1024
+                    if x5 > max4 then max4 = x5 end
+                    local x6 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                    local booked2 = 1024 - (x6 - x6 % max4) / max4
+                    local x7 = booked2 * (4096 - line2.Saved)
+                    local max5 = 1
+                    local x8 = (x7 - x7 % 4096) / 4096
+                    if x8 > max5 then max5 = x8 end
+                    ratio = max5
                   end
                   local x4 = (booked - booked % y2) / y2 * ratio
                   local min2 = (x4 - x4 % 1024) / 1024
@@ -4132,14 +4168,17 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                 local ratio = 0
                 do
                   local i3 = line3.Window_Unit
-                  local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-                  local y4 = c4.Largest + 1
-                  local booked3 = (x5 - x5 % y4) / y4
-                  local x6 = booked3 * (4096 - line3.Saved)
+                  local x5 = c4.Largest + 1023
                   local max5 = 1
-                  local x7 = (x6 - x6 % 4096) / 4096
-                  if x7 > max5 then max5 = x7 end
-                  ratio = max5
+                  local x6 = (x5 - x5 % 1024) / 1024
+                  if x6 > max5 then max5 = x6 end
+                  local x7 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                  local booked3 = 1024 - (x7 - x7 % max5) / max5
+                  local x8 = booked3 * (4096 - line3.Saved)
+                  local max6 = 1
+                  local x9 = (x8 - x8 % 4096) / 4096
+                  if x9 > max6 then max6 = x9 end
+                  ratio = max6
                 end
                 local x5 = (booked2 - booked2 % y3) / y3 * ratio
                 local min2 = (x5 - x5 % 1024) / 1024
@@ -4240,14 +4279,17 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
             local ratio = 0
             do
               local i4 = line2.Window_Unit
-              local x2 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-              local y2 = c3.Largest + 1
-              local booked2 = (x2 - x2 % y2) / y2
-              local x3 = booked2 * (4096 - line2.Saved)
+              local x2 = c3.Largest + 1023
               local max2 = 1
-              local x4 = (x3 - x3 % 4096) / 4096
-              if x4 > max2 then max2 = x4 end
-              ratio = max2
+              local x3 = (x2 - x2 % 1024) / 1024
+              if x3 > max2 then max2 = x3 end
+              local x4 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
+              local booked2 = 1024 - (x4 - x4 % max2) / max2
+              local x5 = booked2 * (4096 - line2.Saved)
+              local max3 = 1
+              local x6 = (x5 - x5 % 4096) / 4096
+              if x6 > max3 then max3 = x6 end
+              ratio = max3
             end
             local x2 = (booked - booked % y) / y * ratio
             local min2 = (x2 - x2 % 1024) / 1024
@@ -4549,8 +4591,8 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                 if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and x.room and x.bound == 2 then
                   do
                     local n4 = c4.Head
-                    local x5 = c4.Largest
-                    local min2 = (x5 - x5 % 64) / 64
+                    local x5 = c4.Largest + 32768
+                    local min2 = (x5 - x5 % 65536) / 65536
                     if 16777215 < min2 then min2 = 16777215 end
                     local max5 = 1
                     if x.units > max5 then max5 = x.units end
@@ -4625,14 +4667,17 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                         local ratio = 0
                         do
                           local i3 = line2.Window_Unit
-                          local x5 = ((i3 == 0 and c6.Asked_0 or i3 == 1 and c6.Asked_1 or i3 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
-                          local y5 = c6.Largest + 1
-                          local booked = (x5 - x5 % y5) / y5
-                          local x6 = booked * (4096 - line2.Saved)
+                          local x5 = c6.Largest + 1023
                           local max5 = 1
-                          local x7 = (x6 - x6 % 4096) / 4096
-                          if x7 > max5 then max5 = x7 end
-                          ratio = max5
+                          local x6 = (x5 - x5 % 1024) / 1024
+                          if x6 > max5 then max5 = x6 end
+                          local x7 = c6.Largest - (i3 == 0 and c6.Asked_0 or i3 == 1 and c6.Asked_1 or i3 == 2 and c6.Asked_2 or c6.Asked_3)
+                          local booked = 1024 - (x7 - x7 % max5) / max5
+                          local x8 = booked * (4096 - line2.Saved)
+                          local max6 = 1
+                          local x9 = (x8 - x8 % 4096) / 4096
+                          if x9 > max6 then max6 = x9 end
+                          ratio = max6
                         end
                         local x5 = (due - due % y4) / y4 * ratio
                         local min2 = (x5 - x5 % 1024) / 1024
@@ -4906,14 +4951,17 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local ratio = 0
                       do
                         local i3 = line3.Window_Unit
-                        local x6 = ((i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3) + 1) * 1024
-                        local y6 = c7.Largest + 1
-                        local booked2 = (x6 - x6 % y6) / y6
-                        local x7 = booked2 * (4096 - line3.Saved)
+                        local x6 = c7.Largest + 1023
                         local max6 = 1
-                        local x8 = (x7 - x7 % 4096) / 4096
-                        if x8 > max6 then max6 = x8 end
-                        ratio = max6
+                        local x7 = (x6 - x6 % 1024) / 1024
+                        if x7 > max6 then max6 = x7 end
+                        local x8 = c7.Largest - (i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3)
+                        local booked2 = 1024 - (x8 - x8 % max6) / max6
+                        local x9 = booked2 * (4096 - line3.Saved)
+                        local max7 = 1
+                        local x10 = (x9 - x9 % 4096) / 4096
+                        if x10 > max7 then max7 = x10 end
+                        ratio = max7
                       end
                       local x6 = (booked - booked % y5) / y5 * ratio
                       local min2 = (x6 - x6 % 1024) / 1024
@@ -4994,14 +5042,17 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local ratio = 0
                       do
                         local i4 = line2.Window_Unit
-                        local x10 = ((i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
-                        local y8 = c8.Largest + 1
-                        local booked2 = (x10 - x10 % y8) / y8
-                        local x11 = booked2 * (4096 - line2.Saved)
+                        local x10 = c8.Largest + 1023
                         local max7 = 1
-                        local x12 = (x11 - x11 % 4096) / 4096
-                        if x12 > max7 then max7 = x12 end
-                        ratio = max7
+                        local x11 = (x10 - x10 % 1024) / 1024
+                        if x11 > max7 then max7 = x11 end
+                        local x12 = c8.Largest - (i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3)
+                        local booked2 = 1024 - (x12 - x12 % max7) / max7
+                        local x13 = booked2 * (4096 - line2.Saved)
+                        local max8 = 1
+                        local x14 = (x13 - x13 % 4096) / 4096
+                        if x14 > max8 then max8 = x14 end
+                        ratio = max8
                       end
                       local x10 = (booked - booked % y7) / y7 * ratio
                       local min3 = (x10 - x10 % 1024) / 1024
