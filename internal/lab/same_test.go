@@ -240,3 +240,20 @@ func TestSmallWithinLargeLimit(t *testing.T) {
 		}
 	}
 }
+
+// Status.Booked of a limit of tokens alone counts the operations that wait.
+func TestBookedTokens(t *testing.T) {
+	now := Begin
+	b := buckettest.New(t, drip.Options{
+		Size: 1 << 30, RefreshRate: 1 << 30, Concurrency: plenty, Clock: func() time.Time { return now },
+		Shared: map[string]drip.Limit{"app": {Concurrency: 3}},
+	})
+	for range 100 {
+		buckettest.Admit(t, b, "a", drip.Request{})
+	}
+	s, err := b.Inspect(t.Context(), drip.SharedID("app"))
+	ok(t, err)
+	if s.Booked < 90 || s.Booked > 100 {
+		t.Errorf("%d are booked, want 97", s.Booked)
+	}
+}
