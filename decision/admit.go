@@ -326,13 +326,17 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 }
 
 // spare reports whether a newcomer of this cost takes nothing from the booked operations: each window has room beside
-// them until its refresh, or they are expected to leave as much. With several units it is enough that all booked
-// operations would find room now: operations that wait for tokens do not delay operations that take calls only.
+// them until its refresh, or they are expected to leave as much. If the newcomer takes nothing of some unit, it is enough that
+// all booked operations would find room now: operations that wait for tokens do not delay operations that take calls only.
 func (l *Limits) spare(s *State, op *Op) bool {
+	others := false // may wait for a unit of which it takes nothing
+	for i := range l.Windows {
+		others = others || op.Cost[l.Windows[i].Unit] == 0
+	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
-		room := line.beside(w, s, cost) || l.Mixed == 1 && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
+		room := line.beside(w, s, cost) || others && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
 		if !room && !line.spares(cost) {
 			return false
 		}

@@ -11,7 +11,6 @@ type Limits struct {
 	Start     int64    // when an unknown entity began to gather capacity, empty; since 1970
 
 	Fill     int64 // the time after which every window without debt is full; set by Ready
-	Mixed    int64 // 1 if the windows count several units; set by Ready
 	Shortest int64 // the place of the window with the shortest Interval; set by Ready
 
 	// Of a limit that entities share, set by Ready.
@@ -79,9 +78,9 @@ func (l *Limits) Ready() (field string, window int) {
 	return "", 0
 }
 
-// derive sets Fill, Mixed and Shortest. The Windows are in their range.
+// derive sets Fill and Shortest. The Windows are in their range.
 func (l *Limits) derive() {
-	l.Fill, l.Mixed, l.Shortest = 0, 0, 0
+	l.Fill, l.Shortest = 0, 0
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		longest := w.Interval
@@ -89,9 +88,6 @@ func (l *Limits) derive() {
 			longest += w.Interval / 8
 		}
 		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/longest)*longest)
-		if w.Unit != l.Windows[0].Unit {
-			l.Mixed = 1
-		}
 		if w.Interval < l.Windows[l.Shortest].Interval {
 			l.Shortest = int64(i)
 		}

@@ -143,6 +143,29 @@ func TestOneUnit(t *testing.T) {
 	}
 }
 
+// A window of another unit that is far from short changes nothing.
+func TestLooseUnit(t *testing.T) {
+	for _, c := range []struct {
+		o           drip.Options
+		concurrency int
+	}{
+		{drip.Options{Size: 10, RefreshRate: 10}, 2},
+		{drip.Options{Size: 40, RefreshRate: 10}, 1},
+		{drip.Options{Size: 60, RefreshRate: 60, RefreshInterval: time.Minute}, 1},
+	} {
+		c.o.Concurrency = c.concurrency
+		s := Scenario{
+			Name: "unit", Options: c.o, Arrivals: Burst(300, 300*time.Millisecond), Operation: Exponential(50 * time.Millisecond), Travel: 20 * time.Millisecond,
+			Hold: -1,
+		}
+		want := mustRun(t, s, 1, Admit).Results[0]
+		s.Options.Windows, s.Units = []drip.Window{{Size: 1 << 30, RefreshInterval: time.Second, Unit: "points"}}, map[string]Costs{"points": FixedCost(1)}
+		if got := mustRun(t, s, 1, Admit).Results[0]; got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
+			t.Errorf("%d of %v: %v, %+v; without the window %v, %+v", c.o.Size, c.o.RefreshInterval, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		}
+	}
+}
+
 // A newcomer that is cancelled at once leaves no trace. The next one gets its place.
 func TestCancelledNewcomers(t *testing.T) {
 	for _, c := range []struct {

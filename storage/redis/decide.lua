@@ -1260,7 +1260,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
   end
   return s_Now, s_Slot, s_Lines_n
 end
-function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, now)
+function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, now)
   if s_Pins_n > 0 then
     local p = s_Pins[0]
     local pinned2 = p.End > now
@@ -1922,7 +1922,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
       l_Windows_n = l_Windows_n + 1
     end
     do
-      l_Fill, l_Mixed, l_Shortest = 0, 0, 0
+      l_Fill, l_Shortest = 0, 0
       for i2 = 0, l_Windows_n - 1 do
         local w = l_Windows[i2]
         local longest = w.Interval
@@ -1937,16 +1937,13 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
         if x3 < min2 then min2 = x3 end
         local x4 = min2 * longest
         if x4 > l_Fill then l_Fill = x4 end
-        if w.Unit ~= l_Windows[0].Unit then
-          l_Mixed = 1
-        end
         if w.Interval < l_Windows[l_Shortest].Interval then
           l_Shortest = i2
         end
       end
     end
   end
-  return l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Now
+  return l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Now
 end
 
 
@@ -5361,11 +5358,11 @@ end
     if wrong then
       return nil, wrong
     end
-    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<dddddddddddddddddd', bytes)
+    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
@@ -5531,11 +5528,11 @@ end
     local taken, x = s_Plain, nil
     x = {
       bytes = bytes, Key = id, Weight = 0, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear},
-      Limits_Windows = l_Windows, Limits_Windows_n = l_Windows_n, Limits_Tokens = l_Tokens, Limits_Guess = l_Guess, Limits_Lease = l_Lease, Limits_MaxLease = l_MaxLease, Limits_FirstCome = l_FirstCome, Limits_Start = l_Start, Limits_Fill = l_Fill, Limits_Mixed = l_Mixed, Limits_Shortest = l_Shortest, Limits_Grain = l_Grain, Limits_PerGrain = l_PerGrain, Limits_Parts_0 = l_Parts_0, Limits_Parts_1 = l_Parts_1, Limits_Parts_2 = l_Parts_2, Limits_Parts_3 = l_Parts_3, Limits_Scale = l_Scale, Limits_Zero = l_Zero,
+      Limits_Windows = l_Windows, Limits_Windows_n = l_Windows_n, Limits_Tokens = l_Tokens, Limits_Guess = l_Guess, Limits_Lease = l_Lease, Limits_MaxLease = l_MaxLease, Limits_FirstCome = l_FirstCome, Limits_Start = l_Start, Limits_Fill = l_Fill, Limits_Shortest = l_Shortest, Limits_Grain = l_Grain, Limits_PerGrain = l_PerGrain, Limits_Parts_0 = l_Parts_0, Limits_Parts_1 = l_Parts_1, Limits_Parts_2 = l_Parts_2, Limits_Parts_3 = l_Parts_3, Limits_Scale = l_Scale, Limits_Zero = l_Zero,
       State_Tokens = s_Tokens, State_Guess = s_Guess, State_Now = s_Now, State_Slot = s_Slot, State_Plain = s_Plain, State_LastID = s_LastID, State_Closed = s_Closed, State_Moved = s_Moved, State_Next = s_Next, State_Head = s_Head, State_AgainUS = s_AgainUS, State_Held = s_Held, State_Last = s_Last, State_Ended = s_Ended, State_Lines = s_Lines, State_Lines_n = s_Lines_n, State_Pins = s_Pins, State_Pins_n = s_Pins_n, State_Flows = s_Flows, State_Flows_n = s_Flows_n, State_Calendars = s_Calendars, State_Calendars_n = s_Calendars_n,
     }
     function x.save()
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero -- locals: Lua takes 60 upvalues at most
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero -- locals: Lua takes 60 upvalues at most
       local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Moved, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
@@ -5720,11 +5717,11 @@ local function decide(key, members, value, bytes, first_op, last_op)
   for i = first_op, last_op do
     plain = plain and #ARGV[i] == 1 and string.byte(ARGV[i]) < 2
   end
-  local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest = unpack('<dddddddddddddddddd', bytes)
+  local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
@@ -5905,22 +5902,22 @@ end
     local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 
     if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest = unpack('<dddddddddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<dddddddddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
   end
     local unpinned = false
@@ -6081,10 +6078,10 @@ end
         time2 = now2
       end
       local t = time2
-      l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Now = Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, t)
+      l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Now = Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, t)
       for i2 = 0, shared_n - 1 do
         local x2 = shared[i2]
-        x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Mixed, x2.Limits_Shortest, x2.State_Now = Limits_pin(x2.Limits_Windows, x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Mixed, x2.Limits_Shortest, x2.State_Tokens, x2.State_Now, x2.State_LastID, x2.State_Closed, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, op_Kind, op_For, op_Level, t)
+        x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Shortest, x2.State_Now = Limits_pin(x2.Limits_Windows, x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Shortest, x2.State_Tokens, x2.State_Now, x2.State_LastID, x2.State_Closed, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, op_Kind, op_For, op_Level, t)
         do
           local w = x2.Limits_Windows[x2.Limits_Shortest]
           local y = w.Interval
@@ -7639,6 +7636,15 @@ end
                       if not is7 then
                         local spare = false
                         do
+                          local others2 = false
+                          for i2 = 0, l_Windows_n - 1 do
+                            local is7 = others2
+                            if not is7 then
+                              local i3 = l_Windows[i2].Unit
+                              is7 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
+                            end
+                            others2 = is7
+                          end
                           local done
                           for i2 = 0, l_Windows_n - 1 do
                             local w = l_Windows[i2]
@@ -7663,7 +7669,7 @@ end
                             end
                             local is10 = is8
                             if not is10 then
-                              local is9 = l_Mixed == 1
+                              local is9 = others2
                               if is9 then
                                 local gain = 0
                                 do
@@ -10142,22 +10148,22 @@ end
   end
 
   if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest = unpack('<dddddddddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<dddddddddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
   end
   if s_Tokens ~= 0 then -- else there is nothing to know

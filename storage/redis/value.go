@@ -173,7 +173,7 @@ func appendNumbers(b []byte, numbers ...int64) []byte {
 // with the count of Windows in its place, and the numbers of the Windows.
 func packLimits(l *decision.Limits) string {
 	b := make([]byte, 0, 8*32)
-	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Mixed, l.Shortest, l.Grain, l.PerGrain)
+	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Shortest, l.Grain, l.PerGrain)
 	b = appendNumbers(appendNumbers(b, l.Parts[:]...), l.Scale, l.Zero)
 	for i := range l.Windows {
 		w := &l.Windows[i]
