@@ -137,13 +137,14 @@ func (l *Limits) pause(s *State, span int64) {
 	}
 }
 
-// resume opens the entity. The promised slots move earlier by the time that it would still be closed, if pause has moved them.
+// resume opens the entity. The promised slots move earlier by the time that it would still be closed, if pause has moved them, and
+// so do the turns behind the opening.
 func (l *Limits) resume(s *State) {
 	if s.Closed > s.Now && s.Slot > s.Now { // else the promises of then say nothing about this interval
 		s.Slot = max(s.Now, s.Slot-min(s.Moved, s.Closed-s.Now))
 	}
 	if s.Closed > s.Now && s.AgainUS >= s.Closed*1000 { // else the turns are not behind the opening
-		s.AgainUS = min(s.AgainUS, s.Now*1000)
+		s.AgainUS -= (s.Closed - s.Now) * 1000
 	}
 	s.Closed = 0
 }

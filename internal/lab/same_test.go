@@ -280,3 +280,38 @@ func TestBookedTokens(t *testing.T) {
 		t.Errorf("%d are booked, want 97", s.Booked)
 	}
 }
+
+// A Pause that Resume ends at once leaves the tickets that were denied a token their turns.
+func TestPausedForNoTime(t *testing.T) {
+	for _, pause := range []time.Duration{time.Millisecond, time.Hour} {
+		report := mustRun(t, Scenario{
+			Name:     "paused",
+			Options:  drip.Options{Size: 40, RefreshRate: 10, Concurrency: 20, WaitForToken: 2 * time.Second},
+			Arrivals: Poisson(12, 0, 25*time.Second), Operation: Exponential(2 * time.Second), Travel: 20 * time.Millisecond, Hold: -1,
+		}, 1, Admit, Policy{Name: "paused", Tickets: true, New: func(o drip.Options) (Limiter, error) {
+			b, err := drip.New(o)
+			return pausing{admit{b}, pause}, err
+		}})
+		want, got := report.Results[0], report.Results[1]
+		t.Logf("%v: %v, %+v; without it %v, %+v", pause, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		if got.Makespan > want.Makespan*11/10 || got.Redeliveries.Mean > want.Redeliveries.Mean+0.5 {
+			t.Errorf("%v: %v, %+v; without it %v, %+v", pause, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		}
+	}
+}
+
+// pausing pauses the entity before each decision, and resumes it.
+type pausing struct {
+	admit
+	pause time.Duration
+}
+
+func (l pausing) Admit(entity string, r drip.Request) (drip.Admission, error) {
+	if err := l.b.Pause(context.Background(), entity, l.pause); err != nil {
+		return drip.Admission{}, err
+	}
+	if err := l.b.Resume(context.Background(), entity); err != nil {
+		return drip.Admission{}, err
+	}
+	return l.admit.Admit(entity, r)
+}

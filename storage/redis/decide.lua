@@ -10079,8 +10079,7 @@ end
             s_Slot = max2
           end
           if s_Closed > s_Now and s_AgainUS >= s_Closed * 1000 then
-            local x2 = s_Now * 1000
-            if x2 < s_AgainUS then s_AgainUS = x2 end
+            s_AgainUS = s_AgainUS - (s_Closed - s_Now) * 1000
           end
           s_Closed = 0
         end
