@@ -510,8 +510,8 @@ func (s *State) numbered(t *Ticket) bool { return t.Number > 0 && t.Number <= s.
 // unbook gives back a slot that is in the line. The last one is the next newcomer's.
 func (l *Limits) unbook(s *State, op *Op) {
 	if t := &op.Ticket; s.numbered(t) {
-		for i := range l.Windows {
-			if t.Again < unbooked && !op.Urgent {
+		if t.Again < unbooked && !op.Urgent {
+			for i := range l.Windows {
 				s.Lines[i].yield(&l.Windows[i], t)
 			}
 		}

@@ -8619,8 +8619,8 @@ end
                 do
                   do
                     if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
-                      for i2 = 0, l_Windows_n - 1 do
-                        if op_Ticket_Again < 2 and not op_Urgent then
+                      if op_Ticket_Again < 2 and not op_Urgent then
+                        for i2 = 0, l_Windows_n - 1 do
                           do
                             local line2 = s_Lines[i2]
                             local w = l_Windows[i2]
@@ -9652,8 +9652,8 @@ end
           do
             do
               if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
-                for i2 = 0, l_Windows_n - 1 do
-                  if op_Ticket_Again < 2 and not op_Urgent then
+                if op_Ticket_Again < 2 and not op_Urgent then
+                  for i2 = 0, l_Windows_n - 1 do
                     do
                       local line2 = s_Lines[i2]
                       local w = l_Windows[i2]

@@ -26,12 +26,15 @@ const rawLayout = 3
 // headers is the count of numbers in front of a state: see decide.lua.tmpl.
 const headers = 8
 
-// scalars is the count of numbers in front of the lines of a state: the scalars of State, and the counts of lines, pins,
-// flows, calendars, and bytes of the calendar's Units and Classes.
-const scalars = 14 + 6
+// bare is the result of storage.Encode for a state without lines, pins, flows and calendars.
+var bare = storage.Encode(&decision.State{Tokens: 1}, nil)
 
 // format is the beginning of a result of storage.Encode, in front of the numbers of a state. A value does not have it.
-var format = storage.Encode(&decision.State{Tokens: 1}, nil)[:8]
+var format = bare[:8]
+
+// scalars is the count of numbers in front of the lines of a state: the scalars of State, and the counts of lines, pins,
+// flows, calendars, and bytes of the calendar's Units and Classes.
+var scalars = len(bare)/8 - 1
 
 // earlier is what storage.Decode takes for a state of an earlier version.
 var earlier = binary.BigEndian.AppendUint64(nil, 1)
