@@ -10,7 +10,6 @@ type Calendar struct {
 	Minute  int64  // the minute of Weight: 60 grains
 	Weight  int64  // of the entities that wait, counted in this minute
 	Before  int64  // of the entities counted in the minute before, and not since
-	Turn    int64  // from when the next entity that begins to wait has its fair share, in ticks
 	Largest int64  // about the sum of the costs of the last 64 newcomers, each by its largest unit, in 1024ths of the calendar's units
 	Asked   Cost   // the same of each unit, not rounded up
 	Units   Counts // booked in Head and in each grain after it
@@ -56,7 +55,7 @@ func (x *Shared) advance(now int64) {
 	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
 		c.Units.Clear()
 		c.Classes.Clear()
-		c.Grain, c.Head, c.Booked, c.Front, c.Turn, c.Last = x.Limits.Grain, head, 0, head, 0, 0
+		c.Grain, c.Head, c.Booked, c.Front, c.Last = x.Limits.Grain, head, 0, head, 0
 	}
 	if c.Head < head {
 		c.Booked -= c.Units.Sum(0, head-c.Head, mostBooked)

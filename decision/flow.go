@@ -16,7 +16,7 @@ type Flow struct {
 	Urgent     int64 // the part of Units and Later that is urgent; in a Flow of urgent tickets, their number
 	Fair       int64 // until when the entity has had its fair share, in ticks
 	FairUrgent int64 // the same, of urgent operations alone
-	Again      int64 // the place of the next displaced ticket, in ticks: behind the tickets that were booked early
+	Last       int64 // the place of the last ticket, in ticks: displaced ones go behind it
 	Minute     int64 // when Weight was counted
 	Weight     int64 // its weight in the Calendar
 	Backlog    int64 // its tickets in the Calendar: how many 1024ths of a grain the limit takes for them

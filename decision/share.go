@@ -30,7 +30,7 @@ func (c *Calendar) lately(at int64) int64 { return c.Classes.At(at) + c.Classes.
 func (x *Shared) weigh(f *Flow) {
 	c := &x.State.Calendars[0]
 	if f.Minute > c.Minute { // grains are longer now
-		f.Fair, f.FairUrgent, f.Again, f.Weight = 0, 0, 0, 0
+		f.Fair, f.FairUrgent, f.Last, f.Weight = 0, 0, 0, 0
 	}
 	if f.Weight > 0 && f.Minute == c.Minute {
 		c.Weight -= f.Weight
@@ -106,26 +106,26 @@ func (x *Shared) among(all int64) int64 {
 	return (min(whole, 1<<32)*tick + (units-whole*x.Weight)*tick/x.Weight) / x.rate
 }
 
-// shares sets from and fair.
+// shares sets fair. An entity that begins to wait has its turn after all others have had one, as in weighted fair queueing (Demers,
+// Keshav and Shenker, Analysis and Simulation of a Fair Queueing Algorithm, 1989). Its urgent operations do not wait for that.
 func (x *Shared) shares(f *Flow, op *Op) {
-	c := &x.State.Calendars[0]
-	ahead, turn := f.Units+f.Later, x.later(max(c.Head+1, x.Limits.grain(x.State.Closed))*tick, 0)
-	x.from = f.Fair
+	ahead, from := f.Units+f.Later, f.Fair
 	if op.Urgent {
-		ahead, x.from = f.Urgent, f.FairUrgent
+		ahead, from = f.Urgent, f.FairUrgent
 	}
-	if x.from < turn {
-		if f.Units+f.Later == 0 { // entities that begin to wait together have their turns one after the other
-			turn = min(max(c.Turn, turn), turn+x.share())
+	turn := x.later(max(x.State.Calendars[0].Head+1, x.Limits.grain(x.State.Closed))*tick, 0)
+	if from < turn {
+		from = turn
+		if f.Units+f.Later == 0 && !op.Urgent {
+			from = x.later(turn, x.share())
 		}
-		x.from = turn
 	}
-	x.fair = x.later(x.from, x.until(ahead))
-	if op.back() && !op.Urgent { // displaced: behind the entity's early tickets, one after the other
-		x.fair = f.Again
-		if x.fair <= x.from { // about there
-			x.fair = x.later(x.from, x.until(ahead/2))
-		}
+	if op.back() && !op.Urgent { // displaced: behind the entity's last ticket, and a little more, because others may still begin to wait
+		last := max(f.Last, from)
+		step := x.among(x.waiting(last - from))
+		x.fair = x.later(last, step+step/6)
+	} else {
+		x.fair = x.later(from, x.until(ahead))
 	}
 	if x.Limits.FirstCome == 1 {
 		x.fair = Never

@@ -8,9 +8,8 @@ package decision
 // serve. Room in the calendar goes to the entity that asks first. If there is none, an entity books at its fair share: when
 // weighted max-min would serve it, by the backlogs of all entities that wait. There it displaces the tickets that were
 // booked early. An operation that is back, of an entity below its share, runs before them, and they book again, behind the
-// early tickets of their entity. An operation whose limit has no room for a moment, or that another limit delays for a
-// moment, keeps its place. Entities that begin to wait together have their shares one after the other, so that they do not
-// meet in the same grains. Behind the calendar tickets have slots one after the other, too.
+// last ticket of their entity. An operation whose limit has no room for a moment, or that another limit delays for a
+// moment, keeps its place. Behind the calendar tickets have slots one after the other.
 //
 // A shared limit counts costs in four ways. Its windows count units, such as calls. Parts compare the units of its windows: a
 // grain brings as many parts of each unit, and the largest part of an operation counts. The calendar counts Scale parts as one,
@@ -43,7 +42,6 @@ type Shared struct {
 	behind   bool  // by more than this grain
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
 	room     bool  // it and all operations due in this grain fit
-	from     int64 // from when it has its fair share, in ticks
 	gathered int64 // the grain in which room for a large one has gathered; 0 if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
 	given    int64 // the slot behind the calendar, if it waits there for this limit; 0 if it does not
@@ -374,15 +372,13 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 		c.Front = max(c.Front, n)
 	}
 	if x.fair > 0 && !op.Urgent {
-		if n < x.fair/tick {
-			f.Again = max(f.Again, n*tick)
-		} else if op.back() { // a little more, because others may still begin to wait
-			step := x.among(x.waiting(x.fair - x.from))
-			f.Again = x.later(x.fair, step+step/6)
-		} else if f.Units+f.Later == 0 && f.Fair < x.from {
-			f.Fair = x.from
-			c.Turn = min(max(c.Turn, x.from)+x.units*tick/x.rate, Never)
+		last := x.fair
+		if n < last/tick { // booked early
+			last = n * tick
+		} else if !op.back() && f.Units+f.Later == 0 {
+			f.Fair = max(f.Fair, last)
 		}
+		f.Last = max(f.Last, last)
 	}
 	f.put(t.Slot, x.part)
 	if op.Urgent {

@@ -141,7 +141,7 @@ func (w *crowd) do(m *message, op decision.Op) decision.Answer {
 			}
 		}
 		for _, f := range x.s.Flows {
-			for _, n := range []int64{f.Units, f.Later, f.Urgent, f.Fair, f.FairUrgent, f.Again, f.Until, f.End, f.Left, f.Weight} {
+			for _, n := range []int64{f.Units, f.Later, f.Urgent, f.Fair, f.FairUrgent, f.Last, f.Until, f.End, f.Left, f.Weight} {
 				if n > decision.Never || n < -decision.Never {
 					w.t.Fatalf("step %d: a number of %+v is above 2^53", w.steps, f)
 				}
@@ -632,7 +632,7 @@ func TestSharedLongerGrains(t *testing.T) {
 			own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
 		}
 		head := shared.Calendars[0].Head
-		for name, fair := range map[string]int64{"Fair": s.Flows[0].Fair, "Again": s.Flows[0].Again, "Turn": shared.Calendars[0].Turn} {
+		for name, fair := range map[string]int64{"Fair": s.Flows[0].Fair, "Last": s.Flows[0].Last} {
 			if grain := fair >> 19; grain > head+100 {
 				t.Errorf("intervals of %d ms: %s is grain %d, now is %d", interval, name, grain, head)
 			}

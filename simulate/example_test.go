@@ -86,10 +86,10 @@ func ExampleReport_WriteTable() {
 	// ten shops
 	//                               admit  optimum
 	//   messages handled              300      300
-	//   postponements, mean          1.57     0.00
+	//   postponements, mean          1.59     0.00
 	//     99 % have at most             3        0
 	//     most                          3        0
-	//   asked in hand, mean          0.22     0.00
+	//   asked in hand, mean          0.19     0.00
 	//   used of app: 10 every 1s  100.0 %  100.0 %
 	//   makespan                   29.1 s   29.1 s
 	//   wait, mean                 14.5 s   14.5 s

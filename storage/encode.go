@@ -16,7 +16,7 @@ var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 var ErrLater = fmt.Errorf("a later version of drip wrote the state: use that version, or another prefix or schema%.0w", ErrFormat)
 
 // format is the first number of an encoded state. It grows with each change in the meaning of the others.
-const format = 18
+const format = 19
 
 // mostFormat is above the formats of later versions for long. A number above is of something else.
 const mostFormat = 1000
@@ -55,15 +55,15 @@ func ofPin(p *decision.Pinned) [25]*int64 {
 // ofFlow are the numbers of a Flow, in the order of their declaration.
 func ofFlow(f *decision.Flow) [14]*int64 {
 	return [...]*int64{
-		&f.Key, &f.Units, &f.Later, &f.Before, &f.Until, &f.End, &f.Left, &f.Urgent, &f.Fair, &f.FairUrgent, &f.Again, &f.Minute,
+		&f.Key, &f.Units, &f.Later, &f.Before, &f.Until, &f.End, &f.Left, &f.Urgent, &f.Fair, &f.FairUrgent, &f.Last, &f.Minute,
 		&f.Weight, &f.Backlog,
 	}
 }
 
 // ofCalendar are the numbers of a Calendar, in the order of their declaration.
-func ofCalendar(c *decision.Calendar) [14]*int64 {
+func ofCalendar(c *decision.Calendar) [13]*int64 {
 	return [...]*int64{
-		&c.Grain, &c.Head, &c.Front, &c.Last, &c.Booked, &c.Minute, &c.Weight, &c.Before, &c.Turn,
+		&c.Grain, &c.Head, &c.Front, &c.Last, &c.Booked, &c.Minute, &c.Weight, &c.Before,
 		&c.Largest, &c.Asked[0], &c.Asked[1], &c.Asked[2], &c.Asked[3],
 	}
 }
@@ -73,7 +73,7 @@ const (
 	numOfLine     = len([19]*int64{})
 	numOfPin      = len([25]*int64{})
 	numOfFlow     = len([14]*int64{})
-	numOfCalendar = len([14]*int64{})
+	numOfCalendar = len([13]*int64{})
 	numCounts     = 6
 )
 

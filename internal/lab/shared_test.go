@@ -87,13 +87,14 @@ func TestSharedScenarios(t *testing.T) {
 	all := goals{mean: 1.6, p99: 5, use: 0.98, makespan: 1.08, urgent: 1500 * time.Millisecond, jain: 0.95, weights: 0.1}
 	own := map[string]goals{
 		"shops-by-shop": {mean: 1.7, makespan: 1.11}, // the last shop has a few messages left, and its own 2/s
+		"shops-100ms":   {makespan: 1.1},
 		"doubled-100ms": {use: 0.97},
 		"big":           {wait: 2 * time.Second},
 		"two-big":       {wait: 2 * time.Second, jain: 0.92},
 		"zipf":          {watched: 1.6, jain: 0.7}, // the largest keep tickets from the time before the others came
 		"zipf-by-shop":  {mean: 2.2, watched: 1.6, jain: 0.7},
 		"endpoints":     {use: 0.96, watched: 1.1},
-		"endpoints-own": {use: 0.91, makespan: 1.1, watched: 1.1},
+		"endpoints-own": {use: 0.91, makespan: 1.1, watched: 1.12},
 		"outage":        {mean: 2.5, use: 0.97},
 		"five-at-once":  {mean: 2.2, p99: 4, use: 0.86, makespan: 1.1, jain: 0.85},
 		"doubling":      {mean: 1.75, watched: 1.13},
@@ -550,8 +551,8 @@ func TestUrgentBesideLarge(t *testing.T) {
 		}
 		got := mustRunShared(t, s, 1)
 		t.Logf("a cost of %d: the large ones wait up to %v, the urgent ones %v", cost, got.Watched.P99, got.Urgent.P99)
-		if got.Watched.P99 > 50*time.Second || got.Urgent.P99 > 4*time.Second {
-			t.Error("want at most 50 s and 4 s")
+		if got.Watched.P99 > 50*time.Second || got.Urgent.P99 > 5500*time.Millisecond {
+			t.Error("want at most 50 s and 5.5 s")
 		}
 	}
 }
@@ -577,7 +578,7 @@ func TestSharedNewcomers(t *testing.T) {
 		most        time.Duration // the longest of 99 % of the waits
 	}{
 		"two seconds":                  {windows(20, 100*ms, 120, 2*s), 60, 50 * ms, 2, 16, false, 1.7, 5 * s},
-		"two seconds, few calls":       {windows(1, 100*ms, 6, 2*s), 3, 50 * ms, 2, 9, false, 2.1, 12 * s},
+		"two seconds, few calls":       {windows(1, 100*ms, 6, 2*s), 3, 50 * ms, 2, 9, false, 2.1, 13 * s},
 		"ten seconds":                  {windows(25, 500*ms, 350, 10*s), 35, 50 * ms, 1, 20, false, 1.7, 7 * s},
 		"twenty seconds":               {windows(200, s, 2800, 20*s), 140, 50 * ms, 1, 12, false, 1.4, 11 * s},
 		"twenty seconds, urgent calls": {windows(50, s, 700, 20*s), 35, 50 * ms, 1, 13, true, 1.7, 13 * s},
@@ -768,7 +769,7 @@ func TestSteadyOverload(t *testing.T) {
 		mean      float64
 		p99       int
 		wait      time.Duration // p99
-	}{{true, 1, 1, 30 * time.Second}, {false, 2.4, 10, 2 * time.Minute}} {
+	}{{true, 1, 1, 30 * time.Second}, {false, 1.5, 6, time.Minute}} {
 		o := app(plenty, plenty, 0)
 		o.Shared["app"] = drip.Limit{Size: 50, FirstCome: c.firstCome}
 		got := mustRunShared(t, SharedScenario{
@@ -780,7 +781,7 @@ func TestSteadyOverload(t *testing.T) {
 				return m
 			},
 		}, 1)
-		t.Logf("first come %v: %.2f, %d, %d postponements; waits %v", c.firstCome, got.Redeliveries.Mean, got.Redeliveries.P99, got.Redeliveries.Max, got.Watched)
+		t.Logf("first come %v: %.2f, %d, %d postponements; waits %v; at best %v", c.firstCome, got.Redeliveries.Mean, got.Redeliveries.P99, got.Redeliveries.Max, got.Watched, got.FluidWatched)
 		if got.OverLimit > 0 || got.Redeliveries.Mean > c.mean || got.Redeliveries.P99 > c.p99 || got.Watched.P99 > c.wait {
 			t.Errorf("first come %v: %d over, %+v, waits %v", c.firstCome, got.OverLimit, got.Redeliveries, got.Watched)
 		}

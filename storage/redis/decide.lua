@@ -13,7 +13,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 17; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 18; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes. Of a
@@ -45,10 +45,10 @@ local function get(key, members)
     return nil, -1
   end
   local layout = unpack('<d', value)
-  if layout ~= 17 then
+  if layout ~= 18 then
     if layout % 1 ~= 0 or layout < 1 or layout > 1000 or layout == 3 then
       return nil, -1
-    elseif layout > 17 then
+    elseif layout > 18 then
       return nil, -2
     end
     return sub(value, 1, 64)
@@ -64,7 +64,7 @@ local function get(key, members)
     if rests ~= 0 or math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, -1
     end
-    rest = rest - lines * 152 - pins * 200 - flows * 112 - calendars * 112 - units - classes
+    rest = rest - lines * 152 - pins * 200 - flows * 112 - calendars * 104 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   if rest < 0 or rest % 16 ~= 0 or apart and type(redis.pcall('ZCARD', members)) ~= 'number' then
@@ -2533,7 +2533,7 @@ function Shared_advance(x, now)
     end
   end
   if x.State_Calendars_n == 0 then
-    x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Last = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
+    x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Last = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
     x.State_Calendars_n = x.State_Calendars_n + 1
   end
   local c2 = x.State_Calendars[0]
@@ -2549,7 +2549,6 @@ function Shared_advance(x, now)
     c2.Head = head
     c2.Booked = 0
     c2.Front = head
-    c2.Turn = 0
     c2.Last = 0
   end
   if c2.Head < head then
@@ -2603,7 +2602,7 @@ function Shared_weigh(x, f)
   if f.Minute > c2.Minute then
     f.Fair = 0
     f.FairUrgent = 0
-    f.Again = 0
+    f.Last = 0
     f.Weight = 0
   end
   if f.Weight > 0 and f.Minute == c2.Minute then
@@ -4369,31 +4368,32 @@ function Shared_until(x, part)
   return until2
 end
 function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
-  local c2 = x.State_Calendars[0]
   local ahead = f.Units + f.Later
+  local from2 = f.Fair
+  if op_Urgent then
+    ahead, from2 = f.Urgent, f.FairUrgent
+  end
   local later2 = 0
   local t = x.State_Closed
   local max2 = 0
   local x2 = t - x.Limits_Zero
   if x2 > max2 then max2 = x2 end
   local y = x.Limits_Grain
-  local max3 = c2.Head + 1
+  local max3 = x.State_Calendars[0].Head + 1
   local x3 = (max2 - max2 % y) / y
   if x3 > max3 then max3 = x3 end
   later2 = Shared_later(x, max3 * 524288, 0)
   local turn = later2
-  x.from = f.Fair
-  if op_Urgent then
-    ahead, x.from = f.Urgent, f.FairUrgent
-  end
-  if x.from < turn then
-    if f.Units + f.Later == 0 then
+  if from2 < turn then
+    from2 = turn
+    if f.Units + f.Later == 0 and not op_Urgent then
+      local later3 = 0
       local among2 = 0
       do
         local waits = 0
         do
-          local c3 = x.State_Calendars[0]
-          local max4 = c3.Weight + c3.Before
+          local c2 = x.State_Calendars[0]
+          local max4 = c2.Weight + c2.Before
           if x.Weight > max4 then max4 = x.Weight end
           waits = max4
         end
@@ -4406,27 +4406,66 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
         local y4 = x.rate
         among2 = (x5 - x5 % y4) / y4
       end
-      local min2 = c2.Turn > turn and c2.Turn or turn
-      local x4 = turn + among2
-      if x4 < min2 then min2 = x4 end
-      turn = min2
+      later3 = Shared_later(x, turn, among2)
+      from2 = later3
     end
-    x.from = turn
   end
-  local later3 = 0
-  local until2 = 0
-  until2 = Shared_until(x, ahead)
-  later3 = Shared_later(x, x.from, until2)
-  x.fair = later3
   if op_Ticket_Slot > 0 and op_Kind ~= 0 and not op_Urgent then
-    x.fair = f.Again
-    if x.fair <= x.from then
-      local later4 = 0
-      local until3 = 0
-      until3 = Shared_until(x, (ahead - ahead % 2) / 2)
-      later4 = Shared_later(x, x.from, until3)
-      x.fair = later4
+    local last2 = f.Last > from2 and f.Last or from2
+    local among2 = 0
+    do
+      local waiting = 0
+      do
+        local ticks = last2 - from2
+        local c2 = x.State_Calendars[0]
+        local waits = 0
+        do
+          local c3 = x.State_Calendars[0]
+          local max4 = c3.Weight + c3.Before
+          if x.Weight > max4 then max4 = x.Weight end
+          waits = max4
+        end
+        local all2 = waits
+        local still = all2
+        local time2 = (ticks - ticks % 512) / 512
+        local had = 0
+        local least = 0
+        local n2 = 0
+        while n2 < 22 and had + all2 * least <= time2 do
+          local at2 = 2 * n2
+          still = all2
+          local at3 = at2 + 1
+          had = had + (c2.Classes.At(at3) + c2.Classes.At(at3 + 44))
+          local max4 = all2 - (c2.Classes.At(at2) + c2.Classes.At(at2 + 44))
+          if x.Weight > max4 then max4 = x.Weight end
+          all2 = max4
+          local max5 = 1
+          local x4 = 2 * least
+          if x4 > max5 then max5 = x4 end
+          least = max5
+          n2 = n2 + 1
+        end
+        waiting = still
+      end
+      local units2 = x.units * waiting
+      local y2 = x.Weight
+      local whole = (units2 - units2 % y2) / y2
+      local x4 = (units2 - whole * x.Weight) * 524288
+      local y3 = x.Weight
+      local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
+      local y4 = x.rate
+      among2 = (x5 - x5 % y4) / y4
     end
+    local step = among2
+    local later3 = 0
+    later3 = Shared_later(x, last2, step + (step - step % 6) / 6)
+    x.fair = later3
+  else
+    local later3 = 0
+    local until2 = 0
+    until2 = Shared_until(x, ahead)
+    later3 = Shared_later(x, from2, until2)
+    x.fair = later3
   end
   if x.Limits_FirstCome == 1 then
     x.fair = 9007199254740991
@@ -5232,68 +5271,13 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     if n2 > c2.Front then c2.Front = n2 end
   end
   if x.fair > 0 and not op_Urgent then
-    local x3 = x.fair
-    if n2 < (x3 - x3 % 524288) / 524288 then
-      local x4 = n2 * 524288
-      if x4 > f.Again then f.Again = x4 end
-    elseif op_Ticket_Slot > 0 and op_Kind ~= 0 then
-      local among2 = 0
-      do
-        local waiting = 0
-        do
-          local ticks = x.fair - x.from
-          local c3 = x.State_Calendars[0]
-          local waits = 0
-          do
-            local c4 = x.State_Calendars[0]
-            local max3 = c4.Weight + c4.Before
-            if x.Weight > max3 then max3 = x.Weight end
-            waits = max3
-          end
-          local all2 = waits
-          local still = all2
-          local time2 = (ticks - ticks % 512) / 512
-          local had = 0
-          local least = 0
-          local n3 = 0
-          while n3 < 22 and had + all2 * least <= time2 do
-            local at2 = 2 * n3
-            still = all2
-            local at3 = at2 + 1
-            had = had + (c3.Classes.At(at3) + c3.Classes.At(at3 + 44))
-            local max3 = all2 - (c3.Classes.At(at2) + c3.Classes.At(at2 + 44))
-            if x.Weight > max3 then max3 = x.Weight end
-            all2 = max3
-            local max4 = 1
-            local x4 = 2 * least
-            if x4 > max4 then max4 = x4 end
-            least = max4
-            n3 = n3 + 1
-          end
-          waiting = still
-        end
-        local units2 = x.units * waiting
-        local y2 = x.Weight
-        local whole = (units2 - units2 % y2) / y2
-        local x4 = (units2 - whole * x.Weight) * 524288
-        local y3 = x.Weight
-        local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
-        local y4 = x.rate
-        among2 = (x5 - x5 % y4) / y4
-      end
-      local step = among2
-      local later2 = 0
-      later2 = Shared_later(x, x.fair, step + (step - step % 6) / 6)
-      f.Again = later2
-    elseif f.Units + f.Later == 0 and f.Fair < x.from then
-      f.Fair = x.from
-      local x4 = x.units * 524288
-      local x5 = x.units * 524288
-      local y3 = x.rate
-      local min2 = (c2.Turn > x.from and c2.Turn or x.from) + (x5 - x5 % y3) / y3
-      if 9007199254740991 < min2 then min2 = 9007199254740991 end
-      c2.Turn = min2
+    local last2 = x.fair
+    if n2 < (last2 - last2 % 524288) / 524288 then
+      last2 = n2 * 524288
+    elseif not (op_Ticket_Slot > 0 and op_Kind ~= 0) and f.Units + f.Later == 0 then
+      if last2 > f.Fair then f.Fair = last2 end
     end
+    if last2 > f.Last then f.Last = last2 end
   end
   do
     local slot = t_Slot
@@ -5324,7 +5308,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
                 end
               end
               if not done then
-                x.State_Flows[x.State_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                x.State_Flows[x.State_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Last = 0, Minute = 0, Weight = 0, Backlog = 0}
                 x.State_Flows_n = x.State_Flows_n + 1
                 flow2 = x.State_Flows_n - 1
               end
@@ -5374,7 +5358,7 @@ local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_
 if value then
   local layout, at, till, units, classes
   layout, revision = unpack('<dd', value)
-  if layout ~= 17 then -- an earlier one: see storage.Decode
+  if layout ~= 18 then -- an earlier one: see storage.Decode
     s_Guess, apart = 1, -1
   elseif #value > 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
@@ -5390,15 +5374,15 @@ if value then
       from = from + 200
     end
     for i = 0, s_Flows_n - 1 do
-      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
-      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
+      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Last, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
+      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Last = flow_Last, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Front, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<dddddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<ddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 112
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 104
     end
     leases = sub(value, from, numbers)
   end
@@ -5669,18 +5653,18 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
-    parts[#parts + 1] = pack('<dddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight, flow.Backlog)
+    parts[#parts + 1] = pack('<dddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Last, flow.Minute, flow.Weight, flow.Backlog)
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<dddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
+    parts[#parts + 1] = pack('<ddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
   end
   parts[#parts + 1] = leases
   if calendar then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddddd', 17, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddddd', 18, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
@@ -5733,7 +5717,7 @@ local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_
 if value then
   local layout, at, till, units, classes
   layout, revision = unpack('<dd', value)
-  if layout ~= 17 then -- an earlier one: see storage.Decode
+  if layout ~= 18 then -- an earlier one: see storage.Decode
     s_Guess, apart = 1, -1
   elseif #value > 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
@@ -5749,15 +5733,15 @@ if value then
       from = from + 200
     end
     for i = 0, s_Flows_n - 1 do
-      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
-      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
+      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Last, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
+      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Last = flow_Last, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Front, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<dddddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<ddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 112
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 104
     end
     leases = sub(value, from, numbers)
   end
@@ -7807,7 +7791,7 @@ end
                   end
                 end
                 if not done then
-                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Last = 0, Minute = 0, Weight = 0, Backlog = 0}
                   s_Flows_n = s_Flows_n + 1
                   flow2 = s_Flows_n - 1
                 end
@@ -9071,7 +9055,7 @@ end
                               end
                             end
                             if not done then
-                              s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                              s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Last = 0, Minute = 0, Weight = 0, Backlog = 0}
                               s_Flows_n = s_Flows_n + 1
                               flow2 = s_Flows_n - 1
                             end
@@ -9862,7 +9846,7 @@ end
                 end
               end
               if not done then
-                s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Last = 0, Minute = 0, Weight = 0, Backlog = 0}
                 s_Flows_n = s_Flows_n + 1
                 flow2 = s_Flows_n - 1
               end
@@ -10297,18 +10281,18 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
-    parts[#parts + 1] = pack('<dddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight, flow.Backlog)
+    parts[#parts + 1] = pack('<dddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Last, flow.Minute, flow.Weight, flow.Backlog)
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<dddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
+    parts[#parts + 1] = pack('<ddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
   end
   parts[#parts + 1] = leases
   if calendar then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddddd', 17, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddddd', 18, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored

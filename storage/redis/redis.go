@@ -37,7 +37,7 @@
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
 // numbers of eight bytes: eight numbers of this package and the numbers of the state, 376 bytes in all. Each further
 // window adds 152 bytes, a pin 200, each shared limit 112, each unit of urgent tickets 112 and each lease 16. A shared limit is a key of the same kind,
-// with a table of booked slots: 112 bytes, at most 264 for the entities that wait, and 3 for each second or interval with booked slots,
+// with a table of booked slots: 104 bytes, at most 264 for the entities that wait, and 3 for each second or interval with booked slots,
 // up to 1,024 of them. When more than 512 leases are out, they move to a sorted set, whose key has ":leases" at the end.
 // So the cost of a call hardly grows with the number of leases.
 //

@@ -14,7 +14,7 @@ import (
 
 // The package comment names these sizes.
 func TestSizes(t *testing.T) {
-	const entity, window, pin, within, lease, calendar, waiting, grain = 376, 152, 200, 112, 16, 112, 264, 3
+	const entity, window, pin, within, lease, calendar, waiting, grain = 376, 152, 200, 112, 16, 104, 264, 3
 	app := map[string]drip.Limit{"app": {Size: 3, RefreshRate: 1}}
 	for name, c := range map[string]struct {
 		options drip.Options

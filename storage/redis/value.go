@@ -15,7 +15,7 @@ import (
 
 // layout is the first number of a value that decide.lua can read. It grows with each change in the others. Of values of earlier
 // versions only the revision and the Until are read: these stay where they are.
-const layout = 17
+const layout = 18
 
 // mostLayout is above the layouts of later versions for long. A number above is of something else.
 const mostLayout = 1000
