@@ -423,6 +423,33 @@ func TestDeadHolders(t *testing.T) {
 	}
 }
 
+// Tickets that were denied a token and do not come back keep newcomers waiting for an interval at most, also if a window gains more
+// than it holds.
+func TestDeniedTicketsAreLost(t *testing.T) {
+	for _, rate := range []int64{3, 4, 1000} {
+		e := newEntity(t, perSecond(3, rate))
+		e.l.Tokens, e.l.Guess, e.l.Lease, e.l.MaxLease = 1, 1000, 1_000_000, 1_000_000
+		held := e.runs(0, 1, newcomer)
+		var tickets []decision.Ticket
+		for range 40 {
+			tickets = append(tickets, e.admit(0, 1, newcomer).Ticket)
+		}
+		at := tickets[39].Slot - begin
+		for _, ticket := range tickets {
+			e.admit(at, 1, ticket)
+		}
+		e.settle(at, held, 1)
+		asks := 0
+		for e.admit(at, 1, newcomer).Delay > 0 && asks < 100 {
+			at += 1000
+			asks++
+		}
+		if asks > 3 {
+			t.Errorf("%d a second: a newcomer asks %d times", rate, asks)
+		}
+	}
+}
+
 // Operations of less than a millisecond are no reason never to learn that others take a second.
 func TestShortOperations(t *testing.T) {
 	for _, guess := range []int64{1, 7, 8, 50} {

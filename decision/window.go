@@ -107,7 +107,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 				l.release(s, w, lost, now)
 			}
 			usual := line.usual(s)
-			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= max(w.Rate, usual) && (now-s.Now)*1000 > w.spanUS(line.weight(usual))
+			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= min(w.Size, max(w.Rate, usual)) && (now-s.Now)*1000 > w.spanUS(line.weight(usual))
 		} else {
 			idle = false
 		}

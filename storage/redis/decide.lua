@@ -2499,24 +2499,27 @@ function Shared_advance(x, now)
                   end
                 end
               end
-              is4 = gain2 >= (w.Rate > usual and w.Rate or usual)
+              local min3 = w.Size
+              local x5 = w.Rate > usual and w.Rate or usual
+              if x5 < min3 then min3 = x5 end
+              is4 = gain2 >= min3
             end
             local is5 = is4
             if is5 then
               local spanUS = 0
               do
-                local x5 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                local x6 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
                 local max3 = 1 < usual and 1 or usual
-                local x6 = usual - (x5 - x5 % 4096) / 4096
-                if x6 > max3 then max3 = x6 end
-                local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                local x7 = usual - (x6 - x6 % 4096) / 4096
+                if x7 > max3 then max3 = x7 end
+                local x8 = (w.Interval < 60000 and w.Interval or 60000) * 1000
                 local y = w.Rate < w.Size and w.Rate or w.Size
-                local each2 = (x7 - x7 % y) / y
+                local each2 = (x8 - x8 % y) / y
                 local y2 = each2 + 1
-                local min3 = max3
-                local x8 = (1125899906842624 - 1125899906842624 % y2) / y2
-                if x8 < min3 then min3 = x8 end
-                spanUS = min3 * each2
+                local min4 = max3
+                local x9 = (1125899906842624 - 1125899906842624 % y2) / y2
+                if x9 < min4 then min4 = x9 end
+                spanUS = min4 * each2
               end
               is5 = (now - x.State_Now) * 1000 > spanUS
             end
@@ -6829,24 +6832,27 @@ end
                       end
                     end
                   end
-                  is4 = gain2 >= (w.Rate > usual and w.Rate or usual)
+                  local min3 = w.Size
+                  local x5 = w.Rate > usual and w.Rate or usual
+                  if x5 < min3 then min3 = x5 end
+                  is4 = gain2 >= min3
                 end
                 local is5 = is4
                 if is5 then
                   local spanUS = 0
                   do
-                    local x5 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                    local x6 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
                     local max3 = 1 < usual and 1 or usual
-                    local x6 = usual - (x5 - x5 % 4096) / 4096
-                    if x6 > max3 then max3 = x6 end
-                    local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                    local x7 = usual - (x6 - x6 % 4096) / 4096
+                    if x7 > max3 then max3 = x7 end
+                    local x8 = (w.Interval < 60000 and w.Interval or 60000) * 1000
                     local y = w.Rate < w.Size and w.Rate or w.Size
-                    local each2 = (x7 - x7 % y) / y
+                    local each2 = (x8 - x8 % y) / y
                     local y2 = each2 + 1
-                    local min3 = max3
-                    local x8 = (1125899906842624 - 1125899906842624 % y2) / y2
-                    if x8 < min3 then min3 = x8 end
-                    spanUS = min3 * each2
+                    local min4 = max3
+                    local x9 = (1125899906842624 - 1125899906842624 % y2) / y2
+                    if x9 < min4 then min4 = x9 end
+                    spanUS = min4 * each2
                   end
                   is5 = (t - s_Now) * 1000 > spanUS
                 end
