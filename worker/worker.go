@@ -185,10 +185,10 @@ func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context
 	m, err := w.Open(msg, ParseNote(note))
 	var out Outcome
 	switch rest := time.Until(m.Note.Due); {
+	case rest > soon: // whatever err is: the attempt has its time
+		out = Outcome{Kind: Waiting, Delay: rest, Note: m.Note}
 	case err != nil:
 		out = w.Fail(ctx, m, err)
-	case rest > soon:
-		out = Outcome{Kind: Waiting, Delay: rest, Note: m.Note}
 	default:
 		out = w.step(ctx, m, run)
 	}

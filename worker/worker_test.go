@@ -249,6 +249,24 @@ func TestMessagesThatCannotRun(t *testing.T) {
 	}
 }
 
+// A message whose entity cannot be determined, and whose queue returns it early, spends no attempt before it is due.
+func TestEarlyWithoutItsEntity(t *testing.T) {
+	for name, o := range map[string]Options[string]{
+		"Entity":  {Entity: func(string) (string, error) { return "", errors.New("no answer") }},
+		"Request": {Request: func(string) drip.Request { panic("oh") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Limiter, o.Attempts, o.RetryDelay = buckettest.New(t, drip.Options{Size: 1}), 5, time.Hour
+			w := newWorker(t, o)
+			failed := w.Do(t.Context(), "shop", "", succeeds)
+			early := w.Do(t.Context(), "shop", failed.Note.String(), succeeds)
+			if failed.Kind != Retried || early.Kind != Waiting || early.Note.Attempts != 1 || !early.Note.Due.Equal(failed.Note.Due) {
+				t.Errorf("Do = %+v, and at once again %+v", failed, early)
+			}
+		})
+	}
+}
+
 // While the limiter gives no answer a message is put off soon, and spends nothing.
 func TestDoInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
