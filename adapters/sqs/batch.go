@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -36,10 +37,28 @@ type entry[E any] struct {
 	sent bool // guarded by mu
 }
 
-// do waits for callTimeout at most until its own call begins, and then for the end of that.
+// errMomentary is the error of an entry that failed in SQS, and not because of what is in it.
+var errMomentary = errors.New("SQS failed")
+
+// do waits for callTimeout at most until its own call begins, and then for the end of that. Meanwhile it tries an entry again that
+// failed in SQS: the client does that only for whole calls.
 func (b *batches[E]) do(ctx context.Context, e E) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	for pause := 100 * time.Millisecond; ; pause *= 2 {
+		err := b.try(ctx, e)
+		if !errors.Is(err, errMomentary) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (b *batches[E]) try(ctx context.Context, e E) error {
 	w := &entry[E]{ctx: ctx, e: e, done: make(chan error, 1)}
 	b.mu.Lock()
 	b.waiting = append(b.waiting, w)
@@ -110,6 +129,9 @@ func (b *batches[E]) send(taken []*entry[E]) {
 	for _, f := range failed {
 		if i, err := strconv.Atoi(aws.ToString(f.Id)); err == nil && i < len(errs) {
 			errs[i] = fmt.Errorf("%s: %s", aws.ToString(f.Code), aws.ToString(f.Message))
+			if !f.SenderFault {
+				errs[i] = fmt.Errorf("%w: %w", errMomentary, errs[i])
+			}
 		}
 	}
 	for i, w := range taken {

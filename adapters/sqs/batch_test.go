@@ -3,6 +3,7 @@ package dripsqs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -277,4 +278,72 @@ func TestRefusedBatchOfCallersThatLeft(t *testing.T) {
 			t.Error("no caller has left")
 		}
 	})
+}
+
+// failing is an SQS with one message that fails the entries of the first call of a kind, through no fault of the caller.
+type failing struct {
+	kind     string
+	failed   bool
+	received bool
+	calls    []string // that took effect
+	over     func()   // called when the message is deleted or hidden
+}
+
+func (s *failing) Do(r *http.Request) (*http.Response, error) {
+	answer := `{"Successful": [], "Failed": []}`
+	time.Sleep(10 * time.Millisecond) // on the way
+	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	body, _ := io.ReadAll(r.Body)
+	switch {
+	case call == "ReceiveMessage" && !s.received:
+		s.received = true
+		answer = `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt"}]}`
+	case call == "ReceiveMessage":
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	case call == s.kind && !s.failed:
+		s.failed = true
+		answer = `{"Successful": [], "Failed": [{"Id": "0", "SenderFault": false, "Code": "InternalError"}]}`
+	case call == "SendMessageBatch" && strings.Contains(string(body), reasonAttribute):
+		s.calls = append(s.calls, "a letter with its reason")
+	case call == "SendMessageBatch" && strings.Contains(string(body), "attempts=1"):
+		s.calls = append(s.calls, "a copy with its note")
+	case call == "SendMessageBatch":
+		s.calls = append(s.calls, "another message")
+	case call == "DeleteMessageBatch" || call == "ChangeMessageVisibility":
+		s.calls = append(s.calls, call)
+		s.over()
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
+}
+
+// A single entry of a call may fail for a moment. It costs no message its note or its reason, and no handled message runs again.
+func TestEntriesThatFailForAMoment(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind   string
+		result error
+		want   string
+	}{
+		"delete": {"DeleteMessageBatch", nil, "DeleteMessageBatch"},
+		"copy":   {"SendMessageBatch", errors.New("failed"), "a copy with its note, DeleteMessageBatch"},
+		"letter": {"SendMessageBatch", worker.Permanent(nil), "a letter with its reason, DeleteMessageBatch"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+				defer cancel()
+				server := &failing{kind: c.kind, over: cancel}
+				client := sqs.New(sqs.Options{Region: "eu-west-1", HTTPClient: server, Credentials: aws.AnonymousCredentials{}, DisableMessageChecksumValidation: true})
+				limit, err := New(client, Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				q := Queue{URL: "http://sqs/q", DeadLetters: "http://sqs/dead"}
+				err = limit.Consume(ctx, q, func(context.Context, *types.Message) error { return c.result })
+				if calls := strings.Join(server.calls, ", "); err != nil || calls != c.want {
+					t.Errorf("Consume = %v, after the calls %q, want %q", err, calls, c.want)
+				}
+			})
+		})
+	}
 }
