@@ -117,7 +117,11 @@ const heartbeat = 5 * time.Second
 
 // pull takes one message after the other until ctx ends. Each needs a place in hands. handling is the handlers' context.
 func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes *notes, hands chan struct{}, running *sync.WaitGroup, ackWait time.Duration, handle func(context.Context, jetstream.Msg) error) error {
-	messages, err := c.Messages(jetstream.PullMaxMessages(1), jetstream.PullHeartbeat(heartbeat))
+	expires := jetstream.DefaultExpires // of a pull
+	if most := c.CachedInfo().Config.MaxRequestExpires; most > 0 {
+		expires = min(expires, most) // the server refuses a longer one, and the client hides that
+	}
+	messages, err := c.Messages(jetstream.PullMaxMessages(1), jetstream.PullExpiry(expires), jetstream.PullHeartbeat(min(heartbeat, expires/2)))
 	if err != nil {
 		return err
 	}

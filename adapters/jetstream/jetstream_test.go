@@ -456,6 +456,18 @@ func TestFallingBackOff(t *testing.T) {
 	}
 }
 
+// A consumer may bound how long a pull waits.
+func TestShortPulls(t *testing.T) {
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{MaxRequestExpires: 2 * time.Second}, Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	ran := false
+	err := limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { ran = true; cancel(); return nil })
+	if err != nil || !ran {
+		t.Errorf("Consume = %v, the message ran: %v", err, ran)
+	}
+}
+
 // A program that is stopped while it starts has no error.
 func TestConsumeAfterTheEnd(t *testing.T) {
 	limit, c := start(t, connect(t), jetstream.ConsumerConfig{}, Options{})
