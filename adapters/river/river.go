@@ -53,8 +53,12 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 		_ = json.Unmarshal(metadata[noteKey], &note) // without a text the job is a new job
 	}
 	out := l.w.Do(ctx, job, note, func(ctx context.Context) error { return outcome(run(ctx)) })
-	kept := out.Note.String() // a failed job keeps its place for the next attempt, too
 	last := job.Attempt >= job.MaxAttempts || errors.Is(context.Cause(ctx), river.ErrJobCancelledRemotely)
+	if out.Kind == worker.Failed && interrupted(ctx, out.Err) {
+		last = false
+		out.Note.Attempts--
+	}
+	kept := out.Note.String() // a failed job keeps its place for the next attempt, too
 	if out.Kind == worker.Done || out.Kind == worker.GivenUp || out.Kind == worker.Failed && last {
 		kept = "" // a job that is over begins anew if somebody retries it; it is over also if this cannot be stored
 	}
@@ -76,6 +80,12 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 		return river.JobSnooze(out.Delay)
 	}
 	return out.Err
+}
+
+// interrupted reports whether River runs a job again and counts no failure, because its client stops: the cause is River's own then.
+func interrupted(ctx context.Context, err error) bool {
+	cause := context.Cause(ctx)
+	return cause != ctx.Err() && !errors.Is(cause, river.ErrJobCancelledRemotely) && (errors.Is(err, context.Canceled) || errors.Is(err, cause))
 }
 
 // outcome makes worker's errors of River's own.

@@ -382,6 +382,70 @@ func TestSnoozePastTheDeadline(t *testing.T) {
 	}
 }
 
+// A job that River interrupts when its client stops has not failed, and keeps its note also at its last attempt.
+func TestInterruptedJob(t *testing.T) {
+	p, err := pool(usePostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, attempts := range map[string]int{"last": 1, "first": 5} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			began := make(chan [2]int, 3) // failures and postponements before
+			again := false
+			workers := river.NewWorkers()
+			river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[job]) error {
+				op := worker.OperationOf(ctx)
+				began <- [2]int{op.Attempts, op.Postponements}
+				switch {
+				case again:
+					return nil
+				case op.Postponements == 0:
+					return worker.Later(time.Millisecond, nil)
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}))
+			var got [][2]int
+			for _, runs := range []int{2, 3} {
+				client, err := river.NewClient(riverpgxv5.New(p), &river.Config{
+					Queues: map[string]river.QueueConfig{"interrupted" + name: {MaxWorkers: 1}}, Workers: workers, Middleware: []rivertype.Middleware{limit},
+					FetchCooldown: 50 * time.Millisecond, FetchPollInterval: 100 * time.Millisecond,
+				})
+				if err == nil && !again {
+					_, err = client.Insert(ctx, job{workertest.Message{Entity: "shop"}}, &river.InsertOpts{Queue: "interrupted" + name, MaxAttempts: attempts})
+				}
+				if err == nil {
+					err = client.Start(ctx)
+				}
+				for err == nil && len(got) < runs {
+					select {
+					case ran := <-began:
+						got = append(got, ran)
+					case <-ctx.Done():
+						err = ctx.Err()
+					}
+				}
+				if err == nil {
+					err = client.StopAndCancel(ctx)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				again = true
+			}
+			if want := [][2]int{{0, 0}, {0, 1}, {0, 1}}; !slices.Equal(got, want) {
+				t.Errorf("the job ran after %v failures and postponements, want %v", got, want)
+			}
+		})
+	}
+}
+
 // jobs returns the jobs of a queue, and a client for them.
 func (q *queue) jobs(t *testing.T) (*river.Client[pgx.Tx], []*rivertype.JobRow) {
 	t.Helper()
