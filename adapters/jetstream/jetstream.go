@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -196,7 +197,7 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 		err = msg.NakWithDelay(max(time.Until(due), time.Millisecond))
 	case out.Err != nil:
 		stop()
-		err = msg.TermWithReason(out.Reason())
+		err = l.terminate(msg, out.Reason())
 	default:
 		stop()
 		err = msg.Ack()
@@ -210,6 +211,16 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 	if out.Delay == 0 && note != "" {
 		notes.drop(ctx, key)
 	}
+}
+
+// terminate gives a message up. A server before 2.10.4 ignores a reason together with its message, and would deliver that again.
+func (l *Limit) terminate(msg jetstream.Msg, reason string) error {
+	var major, minor, patch int
+	_, _ = fmt.Sscanf(l.js.Conn().ConnectedServerVersion(), "%d.%d.%d", &major, &minor, &patch)
+	if slices.Compare([]int{major, minor, patch}, []int{2, 10, 4}) < 0 {
+		return msg.Term()
+	}
+	return msg.TermWithReason(reason)
 }
 
 // sequence returns the message's sequence in its stream, as a text.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -248,6 +249,58 @@ func TestLongReason(t *testing.T) {
 	})
 	if err != nil || ran != 1 || !errors.Is(context.Cause(ctx), context.Canceled) {
 		t.Errorf("the message ran %d times, %v", ran, err)
+	}
+}
+
+// A server before 2.10.4 ignores a termination that has a reason. A message that is given up runs once there, too.
+func TestTerminationByAnOldServer(t *testing.T) {
+	current := strings.TrimPrefix(useNATS(t), "nats://")
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	replacing := func(to io.WriteCloser, from io.Reader, old, anew string) {
+		defer to.Close()
+		for b := make([]byte, 1<<16); ; {
+			n, err := from.Read(b)
+			if err != nil {
+				return
+			}
+			_, _ = to.Write(bytes.ReplaceAll(b[:n], []byte(old), []byte(anew)))
+		}
+	}
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			s, err := net.Dial("tcp", current)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			go replacing(c, s, `"version":"`+server.VERSION, `"version":"2.10.3`)
+			go replacing(s, c, "+TERM because", "+NONE because")
+		}
+	}()
+	nc, err := nats.Connect("nats://" + ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, c := start(t, js, jetstream.ConsumerConfig{AckWait: 500 * time.Millisecond}, Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	ran := 0
+	err = limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { ran++; return worker.Permanent(errors.New("because")) })
+	if err != nil || ran != 1 {
+		t.Errorf("Consume = %v, the message ran %d times on NATS %s", err, ran, nc.ConnectedServerVersion())
 	}
 }
 
