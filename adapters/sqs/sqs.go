@@ -194,7 +194,13 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 	delete(m.MessageAttributes, noteAttribute)
 	users := *m // whose functions may change it, and then come copies of m
 	users.MessageAttributes, users.Attributes = maps.Clone(m.MessageAttributes), maps.Clone(m.Attributes)
-	out := c.w.Do(ctx, &users, note, func(ctx context.Context) error { return c.handle(ctx, &users) })
+	do := func(note string) worker.Outcome {
+		return c.w.Do(ctx, &users, note, func(ctx context.Context) error { return c.handle(ctx, &users) })
+	}
+	out := do(note)
+	for out.Kind == worker.Postponed && out.Delay < early && ctx.Err() == nil {
+		out = do(out.Note.String()) // which waits: a copy takes longer
+	}
 	ctx = context.WithoutCancel(ctx)
 	var err error
 	switch {
@@ -239,9 +245,13 @@ const (
 	callTimeout = 10 * time.Second // for each call of SQS besides that
 )
 
-// wait returns d in whole seconds, at most a tenth of a second too short. The worker holds a message that is so early.
+// early is less time than a worker holds a message that comes early.
+const early = 100 * time.Millisecond
+
+// wait returns d in whole seconds, at most early too short, and at least one: the client cannot send none, for which SQS takes the
+// queue's own delay.
 func wait(d time.Duration) time.Duration {
-	return max(0, (d - 100*time.Millisecond + time.Second - 1).Truncate(time.Second))
+	return max(time.Second, (d - early + time.Second - 1).Truncate(time.Second))
 }
 
 // reason returns the Reason of an outcome for an attribute: not empty, and of the characters that SQS takes.

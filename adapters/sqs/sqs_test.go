@@ -345,6 +345,40 @@ func TestLongDelay(t *testing.T) {
 	}
 }
 
+// A queue may delay new messages by itself. A postponed message waits no longer for that, however short its delay is.
+func TestQueueWithADelayOfItsOwn(t *testing.T) {
+	q := opened(t, "delaying", map[string]string{"DelaySeconds": "600"})
+	for range 3 {
+		in := sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("order"), DelaySeconds: 1}
+		if _, err := q.client.SendMessage(t.Context(), &in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, err := New(q.client, Options{
+		Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 50 * time.Millisecond}),
+		Entity:  func(*types.Message) (string, error) { return "shop", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var ran atomic.Int64
+	err = limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(context.Context, *types.Message) error {
+		n := ran.Add(1)
+		if n == 6 {
+			cancel()
+		}
+		if n <= 3 {
+			return worker.Later(time.Millisecond, nil)
+		}
+		return nil
+	})
+	if err != nil || ran.Load() != 6 {
+		t.Errorf("Consume = %v, with %d of 6 runs", err, ran.Load())
+	}
+}
+
 // A queue's redrive policy does not count postponements: it takes no message away that was received once since.
 func TestRedrivePolicy(t *testing.T) {
 	q := opened(t, "redriven", nil)
