@@ -258,11 +258,13 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	// refresh of a longer window, and the next free slot comes after that refresh: that capacity would be left. A ticket that only a
 	// shared limit has delayed has no slot yet. The ticket of an operation that runs again has no cost.
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
-	late := now-t.Slot > l.grace() || (t.Again > 0 || s.passed()) && t.Slot <= now
+	late := now-t.Slot > l.grace() || t.Again > 0 || s.passed()
 	late = late && !op.Urgent && (l.refreshes(s, now, v.at) || !l.refreshes(s, v.at, s.Slot))
-	v.fresh = !op.back() || v.at > now && v.refund == 0 && (unbooked || late)
+	v.fresh = !op.back() || t.Slot <= now && v.at > now && v.refund == 0 && (unbooked || late)
 	if v.fresh {
 		l.newSlot(s, op, &v)
+	} else if v.at == now && l.early(s, op, v.pace) {
+		v.at, v.bound = t.Slot, BoundBooked
 	}
 	if v.at == now {
 		out := leases.Out(now)
@@ -284,6 +286,19 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 		v.bound = BoundClosed
 	}
 	return v
+}
+
+// early reports whether a ticket has come back too early: it is due in a later interval of a window that brings its cost more slowly than
+// tokens come back, and the windows have no room for it beside all promises. Others are due before. Just before its slot it runs if it can.
+func (l *Limits) early(s *State, op *Op, pace int64) bool {
+	later, beside := false, true
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		cost := op.Cost[w.Unit]
+		later = later || cost > 0 && w.interval(op.Ticket.Slot) > w.interval(s.Now) && pace < w.spanUS(cost)
+		beside = beside && s.Lines[i].beside(w, s, cost)
+	}
+	return later && !beside && !op.Urgent && op.Ticket.Slot > s.Now+soon
 }
 
 // refreshes reports whether a window that is longer than the shortest is refreshed between two times, and may be used up before.
@@ -437,7 +452,7 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 	if v.spare {
 		t.Again = unbooked
 	}
-	if !op.back() || t.Number == 0 && (v.fresh || v.at > now && v.refund == 0) {
+	if !op.back() || t.Number == 0 && t.Slot <= now && v.at > now && v.refund == 0 {
 		if !s.unnumbered(op) {
 			s.Next++
 		}
@@ -452,7 +467,7 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 			l.promise(s, v.slot, op, v.number > 0 && op.Ticket.Again < unbooked)
 		}
 		t.Again = 0
-		if op.back() && a.Limit == 0 && t.Slot <= now && s.passed() { // else urgent operations that use all of a window starve it
+		if op.back() && a.Limit == 0 && s.passed() { // else urgent operations that use all of a window starve it
 			t.Again = denied
 		}
 	} else if t.Slot <= now && v.at > now && v.refund == 0 {

@@ -141,8 +141,9 @@ func (x *Shared) look(f *Flow, op *Op) {
 		room := idle || min(x.free, mostBooked)*x.units+x.rate*rest/1024 >= due*rest/1024+x.units
 		x.room, x.spare = x.room && room, x.spare && room
 	}
-	x.spare = x.spare && !x.room && (!op.back() || !x.below)
-	first := op.back() || x.hurries(f, op)
+	early := op.Ticket.Slot > now // it has no turn for a token yet, and before its grain it is like a newcomer
+	first := op.back() && l.grain(op.Ticket.Slot) <= c.Head || x.hurries(f, op)
+	x.spare = x.spare && !x.room && (!first || !x.below)
 	entitled := x.room || first && x.below || x.spare
 	if late {
 		x.refund = 0
@@ -150,11 +151,11 @@ func (x *Shared) look(f *Flow, op *Op) {
 	if s.Closed > now {
 		x.bound = BoundClosed
 	} else if x.refund > 0 && entitled {
-		x.token, x.overdue = op.back() || due == 0, l.overdue(s)
+		x.token, x.overdue = !early && (op.back() || due == 0), l.overdue(s)
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
 	} else if x.bound == BoundNone && (x.free < 1 || !op.back() && !leaves && s.AgainUS > now*1000) {
-		x.bound, x.token = BoundTokens, first && (x.below || x.room && c.Grain > soon) || due == 0 || leaves
+		x.bound, x.token = BoundTokens, !early && (first && (x.below || x.room && c.Grain > soon) || due == 0 || leaves)
 		if out >= l.Tokens {
 			x.overdue = l.overdue(s)
 		}
@@ -293,7 +294,7 @@ func (x *Shared) keeps(op *Op, t int64) int64 {
 	if x.fits() && (l.grain(t) <= c.Head || op.back() && t < s.Now+soon) { // another limit delays it for a moment
 		return t
 	}
-	if op.Ticket.Slot > s.Now && x.holds(op.Ticket.Slot) { // it came early
+	if op.Ticket.Slot > s.Now { // it came early
 		return max(t, op.Ticket.Slot)
 	}
 	if !op.back() && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near

@@ -315,3 +315,57 @@ func (l pausing) Admit(entity string, r drip.Request) (drip.Admission, error) {
 	}
 	return l.admit.Admit(entity, r)
 }
+
+// A delay queue with a longest delay brings a message back in several hops. Messages run about when they would with one hop: one that comes
+// back early takes no slot of another.
+func TestHops(t *testing.T) {
+	app := func(l drip.Limit) map[string]drip.Limit { return map[string]drip.Limit{"app": l} }
+	for name, c := range map[string]struct {
+		o         drip.Options
+		entities  int
+		arrivals  Arrivals
+		operation Distribution
+		hop       time.Duration
+	}{
+		"an own window": {
+			drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 6 * time.Second, Concurrency: plenty}, 1,
+			Poisson(1./3, 0, 75*time.Minute), Fixed(50 * time.Millisecond), 15 * time.Minute,
+		},
+		"a shared window": {
+			drip.Options{Size: 100, RefreshRate: 100, Concurrency: plenty, Shared: app(drip.Limit{Size: 1, RefreshInterval: 5 * time.Second})}, 5,
+			Poisson(60, 0, 5*time.Second), Fixed(50 * time.Millisecond), time.Minute,
+		},
+		"both": {
+			drip.Options{Size: 2, RefreshRate: 2, RefreshInterval: time.Minute, Concurrency: plenty, Shared: app(drip.Limit{Size: 100, RefreshInterval: 5 * time.Second})}, 5,
+			Burst(300, 300*time.Millisecond), Fixed(50 * time.Millisecond), 15 * time.Minute,
+		},
+		"shared tokens": {
+			drip.Options{Size: 50, RefreshRate: 50, Concurrency: plenty, WaitForToken: 50 * time.Millisecond, Shared: app(drip.Limit{Size: 18, Concurrency: 1})}, 5,
+			Poisson(20, 0, 4*time.Second), Exponential(50 * time.Millisecond), time.Second,
+		},
+	} {
+		report := mustRun(t, Scenario{
+			Name: name, Options: c.o, Entities: c.entities, Arrivals: c.arrivals, Operation: c.operation, Late: Uniform(0, min(c.hop/50, time.Second)), Hold: -1,
+		}, 1, Admit, Policy{Name: "hops", New: func(o drip.Options) (Limiter, error) {
+			b, err := drip.New(o)
+			return hopping{admit{b}, c.hop}, err
+		}})
+		want, got := report.Results[0], report.Results[1]
+		t.Logf("%s: %v, waits %v; in one hop %v, %v", name, got.Makespan, got.Wait, want.Makespan, want.Wait)
+		if got.Done < got.Messages || got.Makespan > want.Makespan*102/100 || got.Wait.Max > want.Wait.Max*105/100 {
+			t.Errorf("%s: %v, waits %v; in one hop %v, %v", name, got.Makespan, got.Wait, want.Makespan, want.Wait)
+		}
+	}
+}
+
+// hopping has a longest delay.
+type hopping struct {
+	admit
+	longest time.Duration
+}
+
+func (l hopping) Admit(entity string, r drip.Request) (drip.Admission, error) {
+	a, err := l.admit.Admit(entity, r)
+	a.Delay = min(a.Delay, l.longest)
+	return a, err
+}

@@ -3334,28 +3334,36 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     local room = is4
     x.room, x.spare = x.room and room, x.spare and room
   end
-  x.spare = x.spare and not x.room and (not (op_Ticket_Slot > 0 and op_Kind ~= 0) or not x.below)
-  local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0
-  if not is3 then
-    local is2 = op_Urgent and x.rate < x.grain
-    if is2 then
+  local early = op_Ticket_Slot > now2
+  local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0
+  if is2 then
+    local max2 = 0
+    local x2 = op_Ticket_Slot - x.Limits_Zero
+    if x2 > max2 then max2 = x2 end
+    local y = x.Limits_Grain
+    is2 = (max2 - max2 % y) / y <= c2.Head
+  end
+  local is4 = is2
+  if not is4 then
+    local is3 = op_Urgent and x.rate < x.grain
+    if is3 then
       local until2 = 0
       do
         local part = f.Urgent
         local c3 = x.State_Calendars[0]
-        local x2 = part + x.Limits_Scale - 1
-        local y = x.Limits_Scale
-        local min2 = (x2 - x2 % y) / y
+        local x3 = part + x.Limits_Scale - 1
+        local y2 = x.Limits_Scale
+        local min2 = (x3 - x3 % y2) / y2
         if 17179869184 < min2 then min2 = 17179869184 end
-        local y2 = 1 > x.part and 1 or x.part
-        local min3 = (part - part % y2) / y2
+        local y3 = 1 > x.part and 1 or x.part
+        local min3 = (part - part % y3) / y3
         if 16777215 < min3 then min3 = 16777215 end
-        local max2 = min2 < 16777215 and min2 or 16777215
-        local x3 = min3 * x.units
-        if x3 > max2 then max2 = x3 end
-        local x4 = (max2 < 4294967296 and max2 or 4294967296) * 1024
-        local y3 = x.rate
-        local min4 = (x4 - x4 % y3) / y3
+        local max3 = min2 < 16777215 and min2 or 16777215
+        local x4 = min3 * x.units
+        if x4 > max3 then max3 = x4 end
+        local x5 = (max3 < 4294967296 and max3 or 4294967296) * 1024
+        local y4 = x.rate
+        local min4 = (x5 - x5 % y4) / y4
         if 16777215 < min4 then min4 = 16777215 end
         local backlog = min4
         local class = 0
@@ -3376,30 +3384,31 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         while n4 < lower do
           local now3 = c3.Classes.At(n4)
           local before2 = c3.Classes.At(n4 + 44)
-          local x5 = now3 * backlog
-          local y4 = x.Weight
-          local min5 = (x5 - x5 % y4) / y4
-          if c3.Classes.At(n4 + 1) < min5 then min5 = c3.Classes.At(n4 + 1) end
-          local x6 = before2 * backlog
+          local x6 = now3 * backlog
           local y5 = x.Weight
-          local min6 = (x6 - x6 % y5) / y5
+          local min5 = (x6 - x6 % y5) / y5
+          if c3.Classes.At(n4 + 1) < min5 then min5 = c3.Classes.At(n4 + 1) end
+          local x7 = before2 * backlog
+          local y6 = x.Weight
+          local min6 = (x7 - x7 % y6) / y6
           if c3.Classes.At(n4 + 1 + 44) < min6 then min6 = c3.Classes.At(n4 + 1 + 44) end
           sum2 = sum2 + (min5 + min6)
           rest2 = rest2 - (now3 + before2)
           n4 = n4 + 2
         end
-        local x5 = (0 > rest2 and 0 or rest2) * backlog
-        local y4 = x.Weight
-        local max3 = backlog
-        local x6 = sum2 + (x5 - x5 % y4) / y4
-        if x6 > max3 then max3 = x6 end
-        until2 = (max3 < 4294967296 and max3 or 4294967296) * 512
+        local x6 = (0 > rest2 and 0 or rest2) * backlog
+        local y5 = x.Weight
+        local max4 = backlog
+        local x7 = sum2 + (x6 - x6 % y5) / y5
+        if x7 > max4 then max4 = x7 end
+        until2 = (max4 < 4294967296 and max4 or 4294967296) * 512
       end
-      is2 = until2 < 524288
+      is3 = until2 < 524288
     end
-    is3 = is2
+    is4 = is3
   end
-  local first2 = is3
+  local first2 = is4
+  x.spare = x.spare and not x.room and (not first2 or not x.below)
   local entitled = x.room or first2 and x.below or x.spare
   if late then
     x.refund = 0
@@ -3407,28 +3416,28 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   if x.State_Closed > now2 then
     x.bound = 1
   elseif x.refund > 0 and entitled then
-    local x2 = x.State_LastID
-    local x3 = x.State_Held + x.Limits_Guess
-    local y = x.State_Ended + 1
-    local x4 = x.State_Now - (x2 - x2 % 1024) / 1024 - (x3 - x3 % y) / y
-    local x5 = x.Limits_Lease
-    local min2 = (x4 - x4 % 4) / 4
-    local x6 = (x5 - x5 % 8) / 8
-    if x6 < min2 then min2 = x6 end
-    x.token, x.overdue = op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0, 0 > min2 and 0 or min2
+    local x3 = x.State_LastID
+    local x4 = x.State_Held + x.Limits_Guess
+    local y2 = x.State_Ended + 1
+    local x5 = x.State_Now - (x3 - x3 % 1024) / 1024 - (x4 - x4 % y2) / y2
+    local x6 = x.Limits_Lease
+    local min2 = (x5 - x5 % 4) / 4
+    local x7 = (x6 - x6 % 8) / 8
+    if x7 < min2 then min2 = x7 end
+    x.token, x.overdue = not early and (op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0), 0 > min2 and 0 or min2
   elseif x.bound == 0 and not entitled then
     x.bound = 3
   elseif x.bound == 0 and (x.free < 1 or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not leaves and x.State_AgainUS > now2 * 1000) then
-    x.bound, x.token = 2, first2 and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves
+    x.bound, x.token = 2, not early and (first2 and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves)
     if out2 >= x.Limits_Tokens then
-      local x2 = x.State_LastID
-      local x3 = x.State_Held + x.Limits_Guess
-      local y = x.State_Ended + 1
-      local x4 = x.State_Now - (x2 - x2 % 1024) / 1024 - (x3 - x3 % y) / y
-      local x5 = x.Limits_Lease
-      local min2 = (x4 - x4 % 4) / 4
-      local x6 = (x5 - x5 % 8) / 8
-      if x6 < min2 then min2 = x6 end
+      local x3 = x.State_LastID
+      local x4 = x.State_Held + x.Limits_Guess
+      local y2 = x.State_Ended + 1
+      local x5 = x.State_Now - (x3 - x3 % 1024) / 1024 - (x4 - x4 % y2) / y2
+      local x6 = x.Limits_Lease
+      local min2 = (x5 - x5 % 4) / 4
+      local x7 = (x6 - x6 % 8) / 8
+      if x7 < min2 then min2 = x7 end
       x.overdue = 0 > min2 and 0 or min2
     end
   end
@@ -4613,212 +4622,200 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
             end
             if is2 then
               keeps = t
+            elseif op_Ticket_Slot > x.State_Now then
+              keeps = t > op_Ticket_Slot and t or op_Ticket_Slot
             else
-              local is3 = op_Ticket_Slot > x.State_Now
-              if is3 then
-                local c5 = x.State_Calendars[0]
-                local max4 = 0
-                local x4 = op_Ticket_Slot - x.Limits_Zero
-                if x4 > max4 then max4 = x4 end
-                local y3 = x.Limits_Grain
-                local n3 = (max4 - max4 % y3) / y3
-                is3 = n3 >= c5.Head and n3 < c5.Head + 1024
-              end
-              if is3 then
-                keeps = t > op_Ticket_Slot and t or op_Ticket_Slot
-              else
-                if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and x.room and x.bound == 2 then
+              if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and x.room and x.bound == 2 then
+                do
+                  local n3 = c4.Head
+                  local x4 = c4.Largest + 32768
+                  local min2 = (x4 - x4 % 65536) / 65536
+                  if 16777215 < min2 then min2 = 16777215 end
+                  local max4 = 1
+                  if x.units > max4 then max4 = x.units end
+                  if min2 > max4 then max4 = min2 end
+                  local x5 = c4.Units.At(n3 - c4.Head)
+                  local pace = 0
                   do
-                    local n4 = c4.Head
-                    local x5 = c4.Largest + 32768
-                    local min2 = (x5 - x5 % 65536) / 65536
-                    if 16777215 < min2 then min2 = 16777215 end
-                    local max5 = 1
-                    if x.units > max5 then max5 = x.units end
-                    if min2 > max5 then max5 = min2 end
-                    local x6 = c4.Units.At(n4 - c4.Head)
-                    local pace = 0
-                    do
-                      local x7 = x.Limits_Guess
-                      local max6 = (x7 - x7 % 8) / 8
-                      if 200 > max6 then max6 = 200 end
-                      local guess = x.Limits_Guess < max6 and x.Limits_Guess or max6
-                      local x8 = (x.State_Held + guess) * 1000
-                      local y4 = (x.State_Ended + 1) * x.Limits_Tokens
-                      local max7 = 1
-                      local x9 = (x8 - x8 % y4) / y4
-                      if x9 > max7 then max7 = x9 end
-                      pace = max7
-                    end
-                    local min3 = (x6 - x6 % max5) / max5
-                    local x7 = (1125899906842624 - 1125899906842624 % pace) / pace
-                    if x7 < min3 then min3 = x7 end
-                    local pace2 = 0
-                    do
-                      local x8 = x.Limits_Guess
-                      local max6 = (x8 - x8 % 8) / 8
-                      if 200 > max6 then max6 = 200 end
-                      local guess = x.Limits_Guess < max6 and x.Limits_Guess or max6
-                      local x9 = (x.State_Held + guess) * 1000
-                      local y4 = (x.State_Ended + 1) * x.Limits_Tokens
-                      local max7 = 1
-                      local x10 = (x9 - x9 % y4) / y4
-                      if x10 > max7 then max7 = x10 end
-                      pace2 = max7
-                    end
-                    local x8 = min3 * pace2
-                    local max6 = t
-                    local x9 = x.State_Now + (x8 - x8 % 1000) / 1000
+                    local x6 = x.Limits_Guess
+                    local max5 = (x6 - x6 % 8) / 8
+                    if 200 > max5 then max5 = 200 end
+                    local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
+                    local x7 = (x.State_Held + guess) * 1000
+                    local y3 = (x.State_Ended + 1) * x.Limits_Tokens
+                    local max6 = 1
+                    local x8 = (x7 - x7 % y3) / y3
+                    if x8 > max6 then max6 = x8 end
+                    pace = max6
+                  end
+                  local min3 = (x5 - x5 % max4) / max4
+                  local x6 = (1125899906842624 - 1125899906842624 % pace) / pace
+                  if x6 < min3 then min3 = x6 end
+                  local pace2 = 0
+                  do
+                    local x7 = x.Limits_Guess
+                    local max5 = (x7 - x7 % 8) / 8
+                    if 200 > max5 then max5 = 200 end
+                    local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
+                    local x8 = (x.State_Held + guess) * 1000
+                    local y3 = (x.State_Ended + 1) * x.Limits_Tokens
+                    local max6 = 1
+                    local x9 = (x8 - x8 % y3) / y3
                     if x9 > max6 then max6 = x9 end
-                    local at2 = max6
-                    local n5 = c4.Head + 1
-                    if at2 + 1000 < n5 * x.Limits_Grain + x.Limits_Zero then
-                      keeps = at2
-                      break
-                    end
+                    pace2 = max6
                   end
-                end
-                if x.room and x.bound == 1 or (x.room or op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below) and x.bound >= 4 then
-                  local at2 = t
-                  local n4 = c4.Head
-                  local due = c4.Units.At(n4 - c4.Head)
-                  if not x.room then
-                    local w = x.Limits_Windows[x.bound - 4]
-                    local x5 = x.State_AgainUS
-                    local t2 = (x5 - x5 % 1000) / 1000 - 1
-                    local t3 = t2 - w.Offset
-                    local by2 = w.Interval
-                    local n5 = (t3 - t3 % by2) / by2 + 1
-                    local max5 = t
-                    local x6 = n5 * w.Interval + w.Offset
-                    if x6 > max5 then max5 = x6 end
-                    at2, due = max5, 0
-                  end
-                  for i2 = 0, x.Limits_Windows_n - 1 do
-                    local w = x.Limits_Windows[i2]
-                    local room = 0
-                    do
-                      local expects = 0
-                      do
-                        local c6 = x.State_Calendars[0]
-                        local line2 = x.State_Lines[i2]
-                        local y4 = x.slow
-                        local ratio = 0
-                        do
-                          local i3 = line2.Window_Unit
-                          local x5 = c6.Largest + 1023
-                          local max5 = 1
-                          local x6 = (x5 - x5 % 1024) / 1024
-                          if x6 > max5 then max5 = x6 end
-                          local x7 = c6.Largest - (i3 == 0 and c6.Asked_0 or i3 == 1 and c6.Asked_1 or i3 == 2 and c6.Asked_2 or c6.Asked_3)
-                          local booked = 1024 - (x7 - x7 % max5) / max5
-                          local x8 = booked * (4096 - line2.Saved)
-                          local max6 = 1
-                          local x9 = (x8 - x8 % 4096) / 4096
-                          if x9 > max6 then max6 = x9 end
-                          ratio = max6
-                        end
-                        local x5 = (due - due % y4) / y4 * ratio
-                        local min2 = (x5 - x5 % 1024) / 1024
-                        if 4294967296 < min2 then min2 = 4294967296 end
-                        local unit = line2.Window_Unit
-                        local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
-                        local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects = (x7 - x7 % y5) / y5
-                      end
-                      local passing = 0
-                      do
-                        if w.Interval < x.Limits_Grain then
-                          passing = 0
-                        else
-                          local passing2 = 0
-                          do
-                            if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
-                              passing2 = 0
-                            else
-                              local rate = w.Rate < w.Size and w.Rate or w.Size
-                              local urgent = 0
-                              do
-                                local unit = w.Unit
-                                local done
-                                for i3 = 0, x.State_Flows_n - 1 do
-                                  local f2 = x.State_Flows[i3]
-                                  if f2.Key == 0 - unit then
-                                    urgent = f2.Units + f2.Later
-                                    done = true
-                                    break
-                                  end
-                                end
-                                if not done then
-                                  urgent = 0
-                                end
-                              end
-                              local x5 = rate + 1
-                              local i3 = w.Unit
-                              local max5 = (x5 - x5 % 2) / 2
-                              local x6 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                              if x6 > max5 then max5 = x6 end
-                              local max6 = 0
-                              local x7 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max5
-                              if x7 > max6 then max6 = x7 end
-                              passing2 = urgent < max6 and urgent or max6
-                            end
-                          end
-                          local i3 = w.Unit
-                          local max5 = 0
-                          local x5 = w.Size - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-                          if x5 > max5 then max5 = x5 end
-                          passing = passing2 < max5 and passing2 or max5
-                        end
-                      end
-                      local left = x.State_Lines[i2].Left - expects - passing
-                      local i3 = w.Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local at3 = x.State_Now
-                      if left >= cost or cost == 0 then
-                        room = at3
-                      else
-                        if cost > w.Size then
-                          at3 = at3 + 10000
-                        end
-                        local since = 0
-                        do
-                          if w.Size > w.Rate then
-                            local max5 = at3
-                            local x5 = x.State_Closed - 1
-                            if x5 > max5 then max5 = x5 end
-                            since = max5
-                          else
-                            since = at3
-                          end
-                        end
-                        local t2 = since - w.Offset
-                        local by2 = w.Interval
-                        local x5 = cost - left - 1
-                        local y4 = w.Rate
-                        local y5 = w.Interval
-                        local min2 = (x5 - x5 % y4) / y4 + 1
-                        local x6 = (8796093022208 - 8796093022208 % y5) / y5
-                        if x6 < min2 then min2 = x6 end
-                        local n5 = (t2 - t2 % by2) / by2 + min2
-                        room = n5 * w.Interval + w.Offset
-                      end
-                    end
-                    if room > at2 then at2 = room end
-                  end
-                  local max5 = 0
-                  local x5 = at2 - x.Limits_Zero
-                  if x5 > max5 then max5 = x5 end
-                  local y4 = x.Limits_Grain
-                  if (max5 - max5 % y4) / y4 <= c4.Head or x.behind and not x.room and at2 < x.State_Now + 4000 then
-                    x.again = not x.room
+                  local x7 = min3 * pace2
+                  local max5 = t
+                  local x8 = x.State_Now + (x7 - x7 % 1000) / 1000
+                  if x8 > max5 then max5 = x8 end
+                  local at2 = max5
+                  local n4 = c4.Head + 1
+                  if at2 + 1000 < n4 * x.Limits_Grain + x.Limits_Zero then
                     keeps = at2
                     break
                   end
                 end
-                keeps = 0
               end
+              if x.room and x.bound == 1 or (x.room or op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below) and x.bound >= 4 then
+                local at2 = t
+                local n3 = c4.Head
+                local due = c4.Units.At(n3 - c4.Head)
+                if not x.room then
+                  local w = x.Limits_Windows[x.bound - 4]
+                  local x4 = x.State_AgainUS
+                  local t2 = (x4 - x4 % 1000) / 1000 - 1
+                  local t3 = t2 - w.Offset
+                  local by2 = w.Interval
+                  local n4 = (t3 - t3 % by2) / by2 + 1
+                  local max4 = t
+                  local x5 = n4 * w.Interval + w.Offset
+                  if x5 > max4 then max4 = x5 end
+                  at2, due = max4, 0
+                end
+                for i2 = 0, x.Limits_Windows_n - 1 do
+                  local w = x.Limits_Windows[i2]
+                  local room = 0
+                  do
+                    local expects = 0
+                    do
+                      local c5 = x.State_Calendars[0]
+                      local line2 = x.State_Lines[i2]
+                      local y3 = x.slow
+                      local ratio = 0
+                      do
+                        local i3 = line2.Window_Unit
+                        local x4 = c5.Largest + 1023
+                        local max4 = 1
+                        local x5 = (x4 - x4 % 1024) / 1024
+                        if x5 > max4 then max4 = x5 end
+                        local x6 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
+                        local booked = 1024 - (x6 - x6 % max4) / max4
+                        local x7 = booked * (4096 - line2.Saved)
+                        local max5 = 1
+                        local x8 = (x7 - x7 % 4096) / 4096
+                        if x8 > max5 then max5 = x8 end
+                        ratio = max5
+                      end
+                      local x4 = (due - due % y3) / y3 * ratio
+                      local min2 = (x4 - x4 % 1024) / 1024
+                      if 4294967296 < min2 then min2 = 4294967296 end
+                      local unit = line2.Window_Unit
+                      local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x6 = min2 * x.Limits_Scale + (x5 - x5 % 2) / 2
+                      local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      expects = (x6 - x6 % y4) / y4
+                    end
+                    local passing = 0
+                    do
+                      if w.Interval < x.Limits_Grain then
+                        passing = 0
+                      else
+                        local passing2 = 0
+                        do
+                          if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
+                            passing2 = 0
+                          else
+                            local rate = w.Rate < w.Size and w.Rate or w.Size
+                            local urgent = 0
+                            do
+                              local unit = w.Unit
+                              local done
+                              for i3 = 0, x.State_Flows_n - 1 do
+                                local f2 = x.State_Flows[i3]
+                                if f2.Key == 0 - unit then
+                                  urgent = f2.Units + f2.Later
+                                  done = true
+                                  break
+                                end
+                              end
+                              if not done then
+                                urgent = 0
+                              end
+                            end
+                            local x4 = rate + 1
+                            local i3 = w.Unit
+                            local max4 = (x4 - x4 % 2) / 2
+                            local x5 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                            if x5 > max4 then max4 = x5 end
+                            local max5 = 0
+                            local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max4
+                            if x6 > max5 then max5 = x6 end
+                            passing2 = urgent < max5 and urgent or max5
+                          end
+                        end
+                        local i3 = w.Unit
+                        local max4 = 0
+                        local x4 = w.Size - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                        if x4 > max4 then max4 = x4 end
+                        passing = passing2 < max4 and passing2 or max4
+                      end
+                    end
+                    local left = x.State_Lines[i2].Left - expects - passing
+                    local i3 = w.Unit
+                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                    local at3 = x.State_Now
+                    if left >= cost or cost == 0 then
+                      room = at3
+                    else
+                      if cost > w.Size then
+                        at3 = at3 + 10000
+                      end
+                      local since = 0
+                      do
+                        if w.Size > w.Rate then
+                          local max4 = at3
+                          local x4 = x.State_Closed - 1
+                          if x4 > max4 then max4 = x4 end
+                          since = max4
+                        else
+                          since = at3
+                        end
+                      end
+                      local t2 = since - w.Offset
+                      local by2 = w.Interval
+                      local x4 = cost - left - 1
+                      local y3 = w.Rate
+                      local y4 = w.Interval
+                      local min2 = (x4 - x4 % y3) / y3 + 1
+                      local x5 = (8796093022208 - 8796093022208 % y4) / y4
+                      if x5 < min2 then min2 = x5 end
+                      local n4 = (t2 - t2 % by2) / by2 + min2
+                      room = n4 * w.Interval + w.Offset
+                    end
+                  end
+                  if room > at2 then at2 = room end
+                end
+                local max4 = 0
+                local x4 = at2 - x.Limits_Zero
+                if x4 > max4 then max4 = x4 end
+                local y3 = x.Limits_Grain
+                if (max4 - max4 % y3) / y3 <= c4.Head or x.behind and not x.room and at2 < x.State_Now + 4000 then
+                  x.again = not x.room
+                  keeps = at2
+                  break
+                end
+              end
+              keeps = 0
             end
           until true
         end
@@ -7380,32 +7377,28 @@ end
                 is2 = max3 > 0
               end
               local unbooked = is2
-              local is4 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-              if not is4 then
-                local is3 = op_Ticket_Again > 0
-                if not is3 then
-                  local passed = false
-                  do
-                    local done
-                    for i2 = 0, s_Flows_n - 1 do
-                      local f = s_Flows[i2]
-                      if f.Key <= 0 and f.Until > s_Now - 60000 then
-                        passed = true
-                        done = true
-                        break
-                      end
-                    end
-                    if not done then
-                      passed = false
+              local is3 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000 or op_Ticket_Again > 0
+              if not is3 then
+                local passed = false
+                do
+                  local done
+                  for i2 = 0, s_Flows_n - 1 do
+                    local f = s_Flows[i2]
+                    if f.Key <= 0 and f.Until > s_Now - 60000 then
+                      passed = true
+                      done = true
+                      break
                     end
                   end
-                  is3 = passed
+                  if not done then
+                    passed = false
+                  end
                 end
-                is4 = is3 and op_Ticket_Slot <= now2
+                is3 = passed
               end
-              local late = is4
-              local is6 = late and not op_Urgent
-              if is6 then
+              local late = is3
+              local is5 = late and not op_Urgent
+              if is5 then
                 local refreshes = false
                 do
                   local shortest = l_Windows[l_Shortest]
@@ -7414,15 +7407,15 @@ end
                   for i2 = 0, l_Windows_n - 1 do
                     local w = l_Windows[i2]
                     local more2 = s_Lines[i2].Left - left
-                    local is5 = w.Interval > shortest.Interval
-                    if is5 then
+                    local is4 = w.Interval > shortest.Interval
+                    if is4 then
                       local t2 = v_at - w.Offset
                       local by2 = w.Interval
                       local t3 = now2 - w.Offset
                       local by3 = w.Interval
-                      is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                      is4 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                     end
-                    if is5 then
+                    if is4 then
                       local t4 = now2 - w.Offset
                       local by4 = w.Interval
                       local n2 = (t4 - t4 % by4) / by4 + 1
@@ -7432,12 +7425,12 @@ end
                       local t7 = s_Now - shortest.Offset
                       local by6 = shortest.Interval
                       local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
-                      local is6 = more2 < 0
-                      if not is6 then
+                      local is5 = more2 < 0
+                      if not is5 then
                         local y = shortest.Rate
-                        is6 = (more2 - more2 % y) / y < n3
+                        is5 = (more2 - more2 % y) / y < n3
                       end
-                      if is6 or w.Unit ~= shortest.Unit then
+                      if is5 or w.Unit ~= shortest.Unit then
                         refreshes = true
                         done = true
                         break
@@ -7448,8 +7441,8 @@ end
                     refreshes = false
                   end
                 end
-                local is5 = refreshes
-                if not is5 then
+                local is4 = refreshes
+                if not is4 then
                   local refreshes2 = false
                   do
                     local shortest = l_Windows[l_Shortest]
@@ -7458,15 +7451,15 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
                       local more2 = s_Lines[i2].Left - left
-                      local is5 = w.Interval > shortest.Interval
-                      if is5 then
+                      local is4 = w.Interval > shortest.Interval
+                      if is4 then
                         local t2 = s_Slot - w.Offset
                         local by2 = w.Interval
                         local t3 = v_at - w.Offset
                         local by3 = w.Interval
-                        is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                        is4 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                       end
-                      if is5 then
+                      if is4 then
                         local t4 = v_at - w.Offset
                         local by4 = w.Interval
                         local n2 = (t4 - t4 % by4) / by4 + 1
@@ -7476,12 +7469,12 @@ end
                         local t7 = s_Now - shortest.Offset
                         local by6 = shortest.Interval
                         local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
-                        local is6 = more2 < 0
-                        if not is6 then
+                        local is5 = more2 < 0
+                        if not is5 then
                           local y = shortest.Rate
-                          is6 = (more2 - more2 % y) / y < n3
+                          is5 = (more2 - more2 % y) / y < n3
                         end
-                        if is6 or w.Unit ~= shortest.Unit then
+                        if is5 or w.Unit ~= shortest.Unit then
                           refreshes2 = true
                           done = true
                           break
@@ -7492,12 +7485,12 @@ end
                       refreshes2 = false
                     end
                   end
-                  is5 = not refreshes2
+                  is4 = not refreshes2
                 end
-                is6 = is5
+                is5 = is4
               end
-              late = is6
-              v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or v_at > now2 and v_refund == 0 and (unbooked or late)
+              late = is5
+              v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Ticket_Slot <= now2 and v_at > now2 and v_refund == 0 and (unbooked or late)
               if v_fresh then
                 do
                   v_slot = s_Closed
@@ -7620,20 +7613,20 @@ end
                     if x4 > v_slot then v_slot = x4 end
                   end
                   if v_slot > v_at then
-                    local is8 = v_at == s_Now
-                    if is8 then
-                      local is7 = s_LastID == 0
-                      if not is7 then
+                    local is7 = v_at == s_Now
+                    if is7 then
+                      local is6 = s_LastID == 0
+                      if not is6 then
                         local spare = false
                         do
                           local others2 = false
                           for i2 = 0, l_Windows_n - 1 do
-                            local is7 = others2
-                            if not is7 then
+                            local is6 = others2
+                            if not is6 then
                               local i3 = l_Windows[i2].Unit
-                              is7 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
+                              is6 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
                             end
-                            others2 = is7
+                            others2 = is6
                           end
                           local done
                           for i2 = 0, l_Windows_n - 1 do
@@ -7641,26 +7634,26 @@ end
                             local line2 = s_Lines[i2]
                             local i3 = w.Unit
                             local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                            local is8 = cost == 0
-                            if not is8 then
+                            local is7 = cost == 0
+                            if not is7 then
                               local t2 = s_Slot - w.Offset
                               local by2 = w.Interval
                               local t3 = s_Now - w.Offset
                               local by3 = w.Interval
-                              local is7 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              if is7 then
+                              local is6 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                              if is6 then
                                 local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                                 local max4 = 1 < cost and 1 or cost
                                 local x5 = cost - (x4 - x4 % 4096) / 4096
                                 if x5 > max4 then max4 = x5 end
-                                is7 = line2.Promised >= max4
+                                is6 = line2.Promised >= max4
                               end
-                              is8 = is7
+                              is7 = is6
                             end
-                            local is10 = is8
-                            if not is10 then
-                              local is9 = others2
-                              if is9 then
+                            local is9 = is7
+                            if not is9 then
+                              local is8 = others2
+                              if is8 then
                                 local gain = 0
                                 do
                                   local left = line2.Left
@@ -7701,11 +7694,11 @@ end
                                     end
                                   end
                                 end
-                                is9 = line2.Left - cost >= gain - line2.Promised
+                                is8 = line2.Left - cost >= gain - line2.Promised
                               end
-                              is10 = is9
+                              is9 = is8
                             end
-                            local room = is10
+                            local room = is9
                             if not room and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
                               spare = false
                               done = true
@@ -7716,15 +7709,84 @@ end
                             spare = true
                           end
                         end
-                        is7 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
+                        is6 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
                       end
-                      is8 = is7
+                      is7 = is6
                     end
-                    v_spare = is8
+                    v_spare = is7
                     if not v_spare then
                       v_at, v_bound, v_refund = v_slot, 3, 0
                     end
                   end
+                end
+              else
+                local is6 = v_at == now2
+                if is6 then
+                  local early = false
+                  do
+                    local later2 = false
+                    local beside = true
+                    for i2 = 0, l_Windows_n - 1 do
+                      local w = l_Windows[i2]
+                      local i3 = w.Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local is8 = later2
+                      if not is8 then
+                        local is6 = cost > 0
+                        if is6 then
+                          local t2 = op_Ticket_Slot - w.Offset
+                          local by2 = w.Interval
+                          local t3 = s_Now - w.Offset
+                          local by3 = w.Interval
+                          is6 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                        end
+                        local is7 = is6
+                        if is7 then
+                          local spanUS = 0
+                          do
+                            local x4 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                            local y = w.Rate < w.Size and w.Rate or w.Size
+                            local each2 = (x4 - x4 % y) / y
+                            local y2 = each2 + 1
+                            local min3 = cost
+                            local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+                            if x5 < min3 then min3 = x5 end
+                            spanUS = min3 * each2
+                          end
+                          is7 = v_pace < spanUS
+                        end
+                        is8 = is7
+                      end
+                      later2 = is8
+                      local is11 = beside
+                      if is11 then
+                        local line2 = s_Lines[i2]
+                        local is10 = cost == 0
+                        if not is10 then
+                          local t4 = s_Slot - w.Offset
+                          local by4 = w.Interval
+                          local t5 = s_Now - w.Offset
+                          local by5 = w.Interval
+                          local is9 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                          if is9 then
+                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                            local max4 = 1 < cost and 1 or cost
+                            local x5 = cost - (x4 - x4 % 4096) / 4096
+                            if x5 > max4 then max4 = x5 end
+                            is9 = line2.Promised >= max4
+                          end
+                          is10 = is9
+                        end
+                        is11 = is10
+                      end
+                      beside = is11
+                    end
+                    early = later2 and not beside and not op_Urgent and op_Ticket_Slot > s_Now + 4000
+                  end
+                  is6 = early
+                end
+                if is6 then
+                  v_at, v_bound = op_Ticket_Slot, 3
                 end
               end
               if v_at == now2 then
@@ -8698,7 +8760,7 @@ end
                         if v_spare then
                           t2_Again = 2
                         end
-                        if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or t2_Number == 0 and (v_fresh or v_at > now2 and v_refund == 0) then
+                        if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or t2_Number == 0 and t2_Slot <= now2 and v_at > now2 and v_refund == 0 then
                           if not (op_Kind == 0 and s_LastID > 0) then
                             s_Next = s_Next + 1
                           end
@@ -8953,7 +9015,7 @@ end
                             end
                           end
                           t2_Again = 0
-                          local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0 and t2_Slot <= now2
+                          local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0
                           if is2 then
                             local passed = false
                             do
