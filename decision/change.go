@@ -19,13 +19,13 @@ func (l *Limits) changed(s *State) bool {
 }
 
 // adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings no more than
-// it would with a change at any time. All promises lapse, unless only the intervals of a Series go on. adopt knows a window by
-// its place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left out
-// keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations that run still
-// reduce Left. A window that is added has not counted earlier operations.
+// it would with a change at any time. The promises stay, at the new rates. adopt knows a window by its place. If its unit
+// changes, the window begins with its remaining capacity, but with no debt. A window that is left out keeps its Line:
+// Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations that run still reduce Left. A
+// window that is added has not counted earlier operations.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from, own := s.Tokens != 0, now, l.own(s)
-	lapse := l.lapses(s)
+	promised := s.promises()
 	if !known {
 		from = l.Start
 		if s.Guess != 0 {
@@ -51,6 +51,9 @@ func (l *Limits) adopt(s *State, now int64) {
 			}
 		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
 			left, used := min(line.Left, w.Size), line.Window.Size+line.Over-line.Left
+			if line.Window.interval(now) > line.Window.interval(s.Now) {
+				line.measure(&line.Window, s, now)
+			}
 			if w.counts(&line.Window) {
 				line.resize(s, w, now)
 				used = 0
@@ -58,7 +61,6 @@ func (l *Limits) adopt(s *State, now int64) {
 				turns := w.begun(&line.Window, s, now)
 				line.Left = left
 				if turns > 0 {
-					line.measure(&line.Window, s, now)
 					line.Left, line.Over = filled(left, turns, min(w.Rate, line.Window.Rate), line.Window.Size), 0
 				}
 			} else if w.Series != 0 || line.Window.Series != 0 {
@@ -94,29 +96,48 @@ func (l *Limits) adopt(s *State, now int64) {
 		line.clip(w, s.LastID)
 	}
 	s.Now = now
-	if lapse {
-		s.lapse(from - l.Windows[0].Interval)
-	}
+	s.rebook(&promised, now, from-l.Windows[0].Interval)
 }
 
-// lapses reports whether the windows differ by more than the intervals of a Series.
-func (l *Limits) lapses(s *State) bool {
-	lapses := len(s.Pins) > 0 || len(s.Lines) != len(l.Windows)
+// promises returns the promises as one Ticket.
+func (s *State) promises() Ticket {
+	return Ticket{Slot: s.Slot, Cost: Cost{s.promised(0), s.promised(1), s.promised(2), s.promised(3)}}
+}
+
+// promised returns about how much of a unit is promised to operations that have not run yet. A shared limit has a Calendar instead.
+func (s *State) promised(unit int64) int64 {
+	promised := int64(MostUnits)
 	for i := range s.Lines {
-		if !lapses {
-			w, old := &l.Windows[i], &s.Lines[i].Window
-			lapses = *w != *old && (w.Series == 0 || w.Series != old.Series || w.Size != old.Size || w.Rate != old.Rate || w.Unit != old.Unit)
+		if w, line := &s.Lines[i].Window, &s.Lines[i]; w.Size > 0 && w.Unit == unit {
+			if n := max(0, w.interval(s.Slot)-w.interval(w.since(s, s.Now))); n < MostUnits/w.Rate {
+				gain := n * w.Rate
+				if n == 1 && line.Promised > w.Rate { // the slot is in that interval because of space, not because no room was before
+					gain = w.gain(s, line.Left, s.Now, s.Slot) - line.Left
+				}
+				promised = min(promised, line.Left+gain-line.Promised)
+			}
 		}
 	}
-	return lapses
+	if s.Slot < s.Now || promised == MostUnits || len(s.Calendars) > 0 {
+		return 0
+	}
+	return max(0, promised)
 }
 
-// lapse forgets all promises. No slot after the given one counts.
-func (s *State) lapse(slot int64) {
-	s.Slot = slot
+// rebook brings promises to now. Their tickets keep their slots. What the windows do not bring until the last of these, books
+// again. If nothing is promised, no slot after the given one counts.
+func (s *State) rebook(promised *Ticket, now, slot int64) {
+	end := slot
 	for i := range s.Lines {
-		if line := &s.Lines[i]; line.Window.Size > 0 { // else it is left out: see adopt
-			line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt = line.Left, 0, 0, 0, 0
+		w, line := &s.Lines[i].Window, &s.Lines[i]
+		if cost := promised.Cost[w.Unit]; w.Size > 0 && cost > 0 {
+			end = max(end, w.room(s, line.Left-cost+1, 1, now))
+		}
+	}
+	s.Slot = min(end, max(slot, promised.Slot))
+	for i := range s.Lines {
+		if w, line := &s.Lines[i].Window, &s.Lines[i]; w.Size > 0 { // else it is left out: see adopt
+			line.Promised = max(min(line.Left, 0), w.gain(s, line.Left-promised.Cost[w.Unit], now, s.Slot))
 		}
 	}
 	for i := range s.Flows {

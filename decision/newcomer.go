@@ -49,25 +49,14 @@ func Counted(out int64) Leases { return counted(out) }
 // Booked returns about how much of the first window's unit is promised to operations that have not run yet. l are the
 // limits in force, s is as Newcomer leaves it.
 func (l *Limits) Booked(s *State) int64 {
-	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {
 		c, unit := &s.Calendars[0], l.Windows[0].Unit
 		if l.PerGrain == MostUnits { // only tokens are short: the operations
 			return c.Booked / l.slow(s)
 		}
-		return min(booked, l.units(min(c.Booked/l.slow(s)*c.ratio(&s.Lines[0])/1024, 1<<32), unit))
+		return l.units(min(c.Booked/l.slow(s)*c.ratio(&s.Lines[0])/1024, 1<<32), unit)
 	}
-	for i := range l.Windows {
-		w, line := &l.Windows[i], &s.Lines[i]
-		if n := w.interval(s.Slot) - w.interval(w.since(s, s.Now)); n < MostUnits/w.Rate && w.Unit == l.Windows[0].Unit {
-			gain := n * w.Rate
-			if n == 1 && line.Promised > w.Rate { // the slot is in that interval because of space, not because no room was before
-				gain = w.gain(s, line.Left, s.Now, s.Slot) - line.Left
-			}
-			booked = min(booked, line.Left+gain-line.Promised)
-		}
-	}
-	return max(0, booked)
+	return s.promised(l.Windows[0].Unit)
 }
 
 // counted is Leases that only count.

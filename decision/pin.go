@@ -42,14 +42,14 @@ func (s *State) repin(op *Op, now int64, a *Answer) (unpinned bool) {
 	return unpinned
 }
 
-// unpin forgets the pin with its Line. All promises lapse, since most of them are at its rate. The Level stays, unless it is a part of raised
-// windows.
+// unpin forgets the pin with its Line. The promises stay, at the rates without it. The Level stays, unless it is a part of raised windows.
 func (s *State) unpin() {
 	if len(s.Pins) > 0 {
 		p := &s.Pins[0]
 		if p.Line > 0 {
+			promised := s.promises()
 			s.takeLine(p.Line)
-			s.lapse(min(s.Slot, s.Now))
+			s.rebook(&promised, s.Now, min(s.Slot, s.Now))
 		}
 		if p.Limit.Raise == 1 {
 			p.Level = Level{}

@@ -369,3 +369,53 @@ func (l hopping) Admit(entity string, r drip.Request) (drip.Admission, error) {
 	a.Delay = min(a.Delay, l.longest)
 	return a, err
 }
+
+// A loose window or pin that comes and goes leaves reserved slots reserved, and so does a limit that is raised a little.
+func TestChangedLimits(t *testing.T) {
+	loose := drip.Window{Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: 40 * time.Second}
+	for name, change := range map[string]func(b *drip.Bucket, l *drip.Limit, n int) error{
+		"window": func(_ *drip.Bucket, l *drip.Limit, n int) error {
+			l.Windows = []drip.Window{loose}[:n%2]
+			return nil
+		},
+		"pin": func(b *drip.Bucket, _ *drip.Limit, n int) error {
+			return b.Pin(context.Background(), "entity-000", drip.Pin{Window: loose})
+		},
+		"raised": func(_ *drip.Bucket, l *drip.Limit, n int) error {
+			if n > 600 {
+				l.Size, l.RefreshRate = 11, 11
+			}
+			return nil
+		},
+	} {
+		report := mustRun(t, Scenario{
+			Name: name, Options: drip.Options{Size: 10, RefreshRate: 10, Concurrency: plenty}, Hold: -1,
+			Arrivals: Mixed(Burst(600, begun), Poisson(8, 0, time.Minute)), Operation: Fixed(50 * time.Millisecond), Travel: 20 * time.Millisecond,
+		}, 1, Admit, Policy{Name: name, Tickets: true, New: func(o drip.Options) (Limiter, error) {
+			limit := drip.Limit{}
+			o.Limits = func(context.Context, string) (drip.Limit, error) { return limit, nil }
+			b, err := drip.New(o)
+			return changing{admit{b}, func(n int) error { return change(b, &limit, n) }, new(int)}, err
+		}})
+		want, got := report.Results[0], report.Results[1]
+		t.Logf("%s: %v, %+v; without it %v, %+v", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		if got.Makespan > want.Makespan || got.Redeliveries.Mean > want.Redeliveries.Mean+0.1 || got.Redeliveries.Max > want.Redeliveries.Max+2 {
+			t.Errorf("%s: %v, %+v; without it %v, %+v", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		}
+	}
+}
+
+// changing does something before each decision.
+type changing struct {
+	admit
+	change func(n int) error
+	n      *int
+}
+
+func (l changing) Admit(entity string, r drip.Request) (drip.Admission, error) {
+	*l.n++
+	if err := l.change(*l.n); err != nil {
+		return drip.Admission{}, err
+	}
+	return l.admit.Admit(entity, r)
+}

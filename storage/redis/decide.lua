@@ -151,7 +151,202 @@ end
 
 -- These rules are functions. The script has all others where they are called, because to make a function takes time in each
 -- call of the script.
-local Limits_adopt, Limits_pin
+local State_promised, State_rebook, Limits_adopt, Limits_pin
+function State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, unit)
+  local promised = 0
+  local promised2 = 1099511627776
+  for i2 = 0, s_Lines_n - 1 do
+    do
+      local line2 = s_Lines[i2]
+      if s_Lines[i2].Window_Size > 0 and s_Lines[i2].Window_Unit == unit then
+        do
+          local t = s_Slot - s_Lines[i2].Window_Offset
+          local by2 = s_Lines[i2].Window_Interval
+          local since = 0
+          do
+            if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
+              local max2 = s_Now
+              local x2 = s_Closed - 1
+              if x2 > max2 then max2 = x2 end
+              since = max2
+            else
+              since = s_Now
+            end
+          end
+          local t2 = since - s_Lines[i2].Window_Offset
+          local by3 = s_Lines[i2].Window_Interval
+          local max2 = 0
+          local x2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+          if x2 > max2 then max2 = x2 end
+          local n2 = max2
+          local y = s_Lines[i2].Window_Rate
+          if n2 < (1099511627776 - 1099511627776 % y) / y then
+            local gain = n2 * s_Lines[i2].Window_Rate
+            if n2 == 1 and line2.Promised > s_Lines[i2].Window_Rate then
+              local gain2 = 0
+              do
+                local left = line2.Left
+                if s_Slot <= s_Now then
+                  gain2 = left
+                else
+                  local t3 = s_Slot - s_Lines[i2].Window_Offset
+                  local by4 = s_Lines[i2].Window_Interval
+                  local since2 = 0
+                  do
+                    if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
+                      local max3 = s_Now
+                      local x3 = s_Closed - 1
+                      if x3 > max3 then max3 = x3 end
+                      since2 = max3
+                    else
+                      since2 = s_Now
+                    end
+                  end
+                  local t4 = since2 - s_Lines[i2].Window_Offset
+                  local by5 = s_Lines[i2].Window_Interval
+                  local n3 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
+                  if n3 <= 0 then
+                    gain2 = left
+                  else
+                    local filled = 0
+                    do
+                      local rate = s_Lines[i2].Window_Rate
+                      local size = s_Lines[i2].Window_Size
+                      local x3 = size - left
+                      if n3 > (x3 - x3 % rate) / rate then
+                        filled = size
+                      else
+                        filled = left + n3 * rate
+                      end
+                    end
+                    gain2 = filled
+                  end
+                end
+              end
+              gain = gain2 - line2.Left
+            end
+            local x3 = line2.Left + gain - line2.Promised
+            if x3 < promised2 then promised2 = x3 end
+          end
+        end
+      end
+    end
+  end
+  if s_Slot < s_Now or promised2 == 1099511627776 or s_Calendars_n > 0 then
+    promised = 0
+  else
+    promised = 0 > promised2 and 0 or promised2
+  end
+  return promised
+end
+function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promised_Slot, promised_Cost_0, promised_Cost_1, promised_Cost_2, promised_Cost_3, now, slot)
+  local end2 = slot
+  for i2 = 0, s_Lines_n - 1 do
+    local line2 = s_Lines[i2]
+    do
+      local i3 = s_Lines[i2].Window_Unit
+      local cost = i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3
+      if s_Lines[i2].Window_Size > 0 and cost > 0 then
+        local room = 0
+        do
+          local left = line2.Left - cost + 1
+          local at2 = now
+          if left >= 1 or 1 == 0 then
+            room = at2
+          else
+            if 1 > s_Lines[i2].Window_Size then
+              at2 = at2 + 10000
+            end
+            local since = 0
+            do
+              if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
+                local max2 = at2
+                local x2 = s_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = at2
+              end
+            end
+            local t = since - s_Lines[i2].Window_Offset
+            local by2 = s_Lines[i2].Window_Interval
+            local x2 = 1 - left - 1
+            local y = s_Lines[i2].Window_Rate
+            local y2 = s_Lines[i2].Window_Interval
+            local min2 = (x2 - x2 % y) / y + 1
+            local x3 = (8796093022208 - 8796093022208 % y2) / y2
+            if x3 < min2 then min2 = x3 end
+            local n2 = (t - t % by2) / by2 + min2
+            room = n2 * s_Lines[i2].Window_Interval + s_Lines[i2].Window_Offset
+          end
+        end
+        if room > end2 then end2 = room end
+      end
+    end
+  end
+  local min2 = end2
+  local x2 = slot > promised_Slot and slot or promised_Slot
+  if x2 < min2 then min2 = x2 end
+  s_Slot = min2
+  for i2 = 0, s_Lines_n - 1 do
+    do
+      local line2 = s_Lines[i2]
+      if s_Lines[i2].Window_Size > 0 then
+        local gain = 0
+        do
+          local i3 = s_Lines[i2].Window_Unit
+          local left = line2.Left - (i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3)
+          if s_Slot <= now then
+            gain = left
+          else
+            local t = s_Slot - s_Lines[i2].Window_Offset
+            local by2 = s_Lines[i2].Window_Interval
+            local since = 0
+            do
+              if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
+                local max2 = now
+                local x3 = s_Closed - 1
+                if x3 > max2 then max2 = x3 end
+                since = max2
+              else
+                since = now
+              end
+            end
+            local t2 = since - s_Lines[i2].Window_Offset
+            local by3 = s_Lines[i2].Window_Interval
+            local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+            if n2 <= 0 then
+              gain = left
+            else
+              local filled = 0
+              do
+                local rate = s_Lines[i2].Window_Rate
+                local size = s_Lines[i2].Window_Size
+                local x3 = size - left
+                if n2 > (x3 - x3 % rate) / rate then
+                  filled = size
+                else
+                  filled = left + n2 * rate
+                end
+              end
+              gain = filled
+            end
+          end
+        end
+        local max2 = line2.Left < 0 and line2.Left or 0
+        if gain > max2 then max2 = gain end
+        line2.Promised = max2
+      end
+    end
+  end
+  for i2 = 0, s_Flows_n - 1 do
+    s_Flows[i2].End = 0
+  end
+  for i2 = 0, s_Calendars_n - 1 do
+    s_Calendars[i2].Front = 0
+  end
+  return s_Slot
+end
 function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
   local known = s_Tokens ~= 0
   local from2 = now
@@ -164,18 +359,18 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     own2 = n2
   end
   local own3 = own2
-  local lapses = false
+  local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
   do
-    local lapses2 = s_Pins_n > 0 or s_Lines_n ~= l_Windows_n
-    for i2 = 0, s_Lines_n - 1 do
-      if not lapses2 then
-        local w = l_Windows[i2]
-        lapses2 = (w.Size ~= s_Lines[i2].Window_Size or w.Rate ~= s_Lines[i2].Window_Rate or w.Interval ~= s_Lines[i2].Window_Interval or w.Offset ~= s_Lines[i2].Window_Offset or w.Series ~= s_Lines[i2].Window_Series or w.Unit ~= s_Lines[i2].Window_Unit) and (w.Series == 0 or w.Series ~= s_Lines[i2].Window_Series or w.Size ~= s_Lines[i2].Window_Size or w.Rate ~= s_Lines[i2].Window_Rate or w.Unit ~= s_Lines[i2].Window_Unit)
-      end
-    end
-    lapses = lapses2
+    local promised = 0
+    promised = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 0)
+    local promised2 = 0
+    promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 1)
+    local promised3 = 0
+    promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 2)
+    local promised4 = 0
+    promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 3)
+    promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
   end
-  local lapse = lapses
   if not known then
     from2 = l_Start
     if s_Guess ~= 0 then
@@ -344,14 +539,147 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
         if line2.Window_Size > 0 and w.Unit == line2.Window_Unit then
           local left = line2.Left < w.Size and line2.Left or w.Size
           local used = line2.Window_Size + line2.Over - line2.Left
+          local t = now - line2.Window_Offset
+          local by2 = line2.Window_Interval
+          local t2 = s_Now - line2.Window_Offset
+          local by3 = line2.Window_Interval
+          if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
+            local lost = 0
+            do
+              local t3 = s_Slot - line2.Window_Offset
+              local by4 = line2.Window_Interval
+              local t4 = s_Now - line2.Window_Offset
+              local by5 = line2.Window_Interval
+              if (t3 - t3 % by4) / by4 > (t4 - t4 % by5) / by5 then
+                local gain = 0
+                do
+                  local left2 = line2.Left
+                  local t5 = now - line2.Window_Offset
+                  local by6 = line2.Window_Interval
+                  local n2 = (t5 - t5 % by6) / by6
+                  local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                  if to2 <= s_Now then
+                    gain = left2
+                  else
+                    local t6 = to2 - line2.Window_Offset
+                    local by7 = line2.Window_Interval
+                    local since = 0
+                    do
+                      if line2.Window_Size > line2.Window_Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t7 = since - line2.Window_Offset
+                    local by8 = line2.Window_Interval
+                    local n3 = (t6 - t6 % by7) / by7 - (t7 - t7 % by8) / by8
+                    if n3 <= 0 then
+                      gain = left2
+                    else
+                      local filled = 0
+                      do
+                        local rate = line2.Window_Rate
+                        local size = line2.Window_Size
+                        local x2 = size - left2
+                        if n3 > (x2 - x2 % rate) / rate then
+                          filled = size
+                        else
+                          filled = left2 + n3 * rate
+                        end
+                      end
+                      gain = filled
+                    end
+                  end
+                end
+                local left2 = gain
+                local max2 = 0
+                local x2 = line2.Window_Size - line2.Window_Rate
+                if x2 > max2 then max2 = x2 end
+                local max3 = 0
+                local x3 = line2.Taken + (0 > left2 and 0 or left2) - max2
+                if x3 > max3 then max3 = x3 end
+                lost = max3
+                local t5 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
+                local t6 = t5 - line2.Window_Offset
+                local by6 = line2.Window_Interval
+                local t7 = s_Now - line2.Window_Offset
+                local by7 = line2.Window_Interval
+                if (t6 - t6 % by6) / by6 < (t7 - t7 % by7) / by7 - 1 then
+                  line2.Largest = 0
+                end
+                if left2 + line2.Window_Rate <= line2.Window_Size and s_Closed <= s_Now then
+                  local gain2 = 0
+                  do
+                    local left3 = line2.Left
+                    if s_Slot <= s_Now then
+                      gain2 = left3
+                    else
+                      local t8 = s_Slot - line2.Window_Offset
+                      local by8 = line2.Window_Interval
+                      local since = 0
+                      do
+                        if line2.Window_Size > line2.Window_Rate then
+                          local max4 = s_Now
+                          local x4 = s_Closed - 1
+                          if x4 > max4 then max4 = x4 end
+                          since = max4
+                        else
+                          since = s_Now
+                        end
+                      end
+                      local t9 = since - line2.Window_Offset
+                      local by9 = line2.Window_Interval
+                      local n2 = (t8 - t8 % by8) / by8 - (t9 - t9 % by9) / by9
+                      if n2 <= 0 then
+                        gain2 = left3
+                      else
+                        local filled = 0
+                        do
+                          local rate = line2.Window_Rate
+                          local size = line2.Window_Size
+                          local x4 = size - left3
+                          if n2 > (x4 - x4 % rate) / rate then
+                            filled = size
+                          else
+                            filled = left3 + n2 * rate
+                          end
+                        end
+                        gain2 = filled
+                      end
+                    end
+                  end
+                  local min2 = line2.Largest - 1
+                  local x4 = gain2 - line2.Promised
+                  if x4 < min2 then min2 = x4 end
+                  left2 = left2 - (0 > min2 and 0 or min2)
+                end
+                local max4 = 0
+                local x4 = line2.Taken + (0 > left2 and 0 or left2)
+                if x4 > max4 then max4 = x4 end
+                local unused = max4
+                local x5 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                local max5 = 4 * unused
+                local x6 = (x5 - x5 % 4) / 4
+                if x6 > max5 then max5 = x6 end
+                line2.Spare = max5
+              else
+                line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
+              end
+              line2.Taken = 0
+            end
+          end
           if w.Size ~= line2.Window_Size and w.Size <= w.Rate and line2.Window_Size <= line2.Window_Rate and w.Series == line2.Window_Series and (w.Series ~= 0 or w.Interval == line2.Window_Interval and w.Offset == line2.Window_Offset) then
             do
               local old_Size, old_Rate, old_Interval, old_Offset = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset
-              local t = now - w.Offset
-              local by2 = w.Interval
-              local t2 = s_Now - w.Offset
-              local by3 = w.Interval
-              local turns = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+              local t3 = now - w.Offset
+              local by4 = w.Interval
+              local t4 = s_Now - w.Offset
+              local by5 = w.Interval
+              local turns = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
               local rate = old_Rate
               if w.Series ~= 0 then
                 local begun = 0
@@ -423,11 +751,11 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                       length2 = 2629746000
                     end
                     if length2 > 0 then
-                      local t3 = w.Offset - old_Offset + (length2 - length2 % 2) / 2
-                      local t4 = now - w.Offset
-                      local by4 = w.Interval
-                      local t5 = s_Now - old_Offset
-                      local x3 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % old_Interval) / old_Interval
+                      local t5 = w.Offset - old_Offset + (length2 - length2 % 2) / 2
+                      local t6 = now - w.Offset
+                      local by6 = w.Interval
+                      local t7 = s_Now - old_Offset
+                      local x3 = (t5 - t5 % length2) / length2 + (t6 - t6 % by6) / by6 - (t7 - t7 % old_Interval) / old_Interval
                       if x3 > turns4 then turns4 = x3 end
                     end
                     begun = turns4
@@ -538,12 +866,12 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   length2 = 2629746000
                 end
                 if length2 > 0 then
-                  local t = w.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
-                  local t2 = now - w.Offset
-                  local by2 = w.Interval
-                  local t3 = s_Now - line2.Window_Offset
-                  local by3 = line2.Window_Interval
-                  local x3 = (t - t % length2) / length2 + (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                  local t3 = w.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
+                  local t4 = now - w.Offset
+                  local by4 = w.Interval
+                  local t5 = s_Now - line2.Window_Offset
+                  local by5 = line2.Window_Interval
+                  local x3 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
                   if x3 > turns3 then turns3 = x3 end
                 end
                 begun = turns3
@@ -552,133 +880,6 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
             local turns = begun
             line2.Left = left
             if turns > 0 then
-              local lost = 0
-              do
-                local t = s_Slot - line2.Window_Offset
-                local by2 = line2.Window_Interval
-                local t2 = s_Now - line2.Window_Offset
-                local by3 = line2.Window_Interval
-                if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
-                  local gain = 0
-                  do
-                    local left2 = line2.Left
-                    local t3 = now - line2.Window_Offset
-                    local by4 = line2.Window_Interval
-                    local n2 = (t3 - t3 % by4) / by4
-                    local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                    if to2 <= s_Now then
-                      gain = left2
-                    else
-                      local t4 = to2 - line2.Window_Offset
-                      local by5 = line2.Window_Interval
-                      local since = 0
-                      do
-                        if line2.Window_Size > line2.Window_Rate then
-                          local max2 = s_Now
-                          local x2 = s_Closed - 1
-                          if x2 > max2 then max2 = x2 end
-                          since = max2
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local t5 = since - line2.Window_Offset
-                      local by6 = line2.Window_Interval
-                      local n3 = (t4 - t4 % by5) / by5 - (t5 - t5 % by6) / by6
-                      if n3 <= 0 then
-                        gain = left2
-                      else
-                        local filled = 0
-                        do
-                          local rate = line2.Window_Rate
-                          local size = line2.Window_Size
-                          local x2 = size - left2
-                          if n3 > (x2 - x2 % rate) / rate then
-                            filled = size
-                          else
-                            filled = left2 + n3 * rate
-                          end
-                        end
-                        gain = filled
-                      end
-                    end
-                  end
-                  local left2 = gain
-                  local max2 = 0
-                  local x2 = line2.Window_Size - line2.Window_Rate
-                  if x2 > max2 then max2 = x2 end
-                  local max3 = 0
-                  local x3 = line2.Taken + (0 > left2 and 0 or left2) - max2
-                  if x3 > max3 then max3 = x3 end
-                  lost = max3
-                  local t3 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
-                  local t4 = t3 - line2.Window_Offset
-                  local by4 = line2.Window_Interval
-                  local t5 = s_Now - line2.Window_Offset
-                  local by5 = line2.Window_Interval
-                  if (t4 - t4 % by4) / by4 < (t5 - t5 % by5) / by5 - 1 then
-                    line2.Largest = 0
-                  end
-                  if left2 + line2.Window_Rate <= line2.Window_Size and s_Closed <= s_Now then
-                    local gain2 = 0
-                    do
-                      local left3 = line2.Left
-                      if s_Slot <= s_Now then
-                        gain2 = left3
-                      else
-                        local t6 = s_Slot - line2.Window_Offset
-                        local by6 = line2.Window_Interval
-                        local since = 0
-                        do
-                          if line2.Window_Size > line2.Window_Rate then
-                            local max4 = s_Now
-                            local x4 = s_Closed - 1
-                            if x4 > max4 then max4 = x4 end
-                            since = max4
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t7 = since - line2.Window_Offset
-                        local by7 = line2.Window_Interval
-                        local n2 = (t6 - t6 % by6) / by6 - (t7 - t7 % by7) / by7
-                        if n2 <= 0 then
-                          gain2 = left3
-                        else
-                          local filled = 0
-                          do
-                            local rate = line2.Window_Rate
-                            local size = line2.Window_Size
-                            local x4 = size - left3
-                            if n2 > (x4 - x4 % rate) / rate then
-                              filled = size
-                            else
-                              filled = left3 + n2 * rate
-                            end
-                          end
-                          gain2 = filled
-                        end
-                      end
-                    end
-                    local min2 = line2.Largest - 1
-                    local x4 = gain2 - line2.Promised
-                    if x4 < min2 then min2 = x4 end
-                    left2 = left2 - (0 > min2 and 0 or min2)
-                  end
-                  local max4 = 0
-                  local x4 = line2.Taken + (0 > left2 and 0 or left2)
-                  if x4 > max4 then max4 = x4 end
-                  local unused = max4
-                  local x5 = (0 > line2.Spare and 0 or line2.Spare) * 3
-                  local max5 = 4 * unused
-                  local x6 = (x5 - x5 % 4) / 4
-                  if x6 > max5 then max5 = x6 end
-                  line2.Spare = max5
-                else
-                  line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
-                end
-                line2.Taken = 0
-              end
               local filled = 0
               do
                 local rate = w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate
@@ -701,8 +902,8 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   if now <= s_Now then
                     gain = left
                   else
-                    local t = now - line2.Window_Offset
-                    local by2 = line2.Window_Interval
+                    local t3 = now - line2.Window_Offset
+                    local by4 = line2.Window_Interval
                     local since = 0
                     do
                       if line2.Window_Size > line2.Window_Rate then
@@ -714,9 +915,9 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                         since = s_Now
                       end
                     end
-                    local t2 = since - line2.Window_Offset
-                    local by3 = line2.Window_Interval
-                    local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+                    local t4 = since - line2.Window_Offset
+                    local by5 = line2.Window_Interval
+                    local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
                     if n2 <= 0 then
                       gain = left
                     else
@@ -774,8 +975,8 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   if now <= s_Now then
                     gain = left
                   else
-                    local t = now - line2.Window_Offset
-                    local by2 = line2.Window_Interval
+                    local t3 = now - line2.Window_Offset
+                    local by4 = line2.Window_Interval
                     local since = 0
                     do
                       if line2.Window_Size > line2.Window_Rate then
@@ -787,9 +988,9 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                         since = s_Now
                       end
                     end
-                    local t2 = since - line2.Window_Offset
-                    local by3 = line2.Window_Interval
-                    local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+                    local t4 = since - line2.Window_Offset
+                    local by5 = line2.Window_Interval
+                    local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
                     if n2 <= 0 then
                       gain = left
                     else
@@ -847,8 +1048,8 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   if now <= s_Now then
                     gain = left
                   else
-                    local t = now - w.Offset
-                    local by2 = w.Interval
+                    local t3 = now - w.Offset
+                    local by4 = w.Interval
                     local since = 0
                     do
                       if w.Size > w.Rate then
@@ -860,9 +1061,9 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                         since = s_Now
                       end
                     end
-                    local t2 = since - w.Offset
-                    local by3 = w.Interval
-                    local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+                    local t4 = since - w.Offset
+                    local by5 = w.Interval
+                    local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
                     if n2 <= 0 then
                       gain = left
                     else
@@ -960,7 +1161,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 if now <= from3 then
                   gain = left2
                 else
-                  local t = now - slow_Offset
+                  local t3 = now - slow_Offset
                   local since3 = 0
                   do
                     if slow_Size > slow_Rate then
@@ -972,8 +1173,8 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                       since3 = from3
                     end
                   end
-                  local t2 = since3 - slow_Offset
-                  local n2 = (t - t % slow_Interval) / slow_Interval - (t2 - t2 % slow_Interval) / slow_Interval
+                  local t4 = since3 - slow_Offset
+                  local n2 = (t3 - t3 % slow_Interval) / slow_Interval - (t4 - t4 % slow_Interval) / slow_Interval
                   if n2 <= 0 then
                     gain = left2
                   else
@@ -993,20 +1194,20 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
               either = left > gain and left or gain
             end
             line2.Left = either
-            local t = now - w.Offset
-            local by2 = w.Interval
-            local t2 = s_Now - w.Offset
-            local by3 = w.Interval
-            if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
+            local t3 = now - w.Offset
+            local by4 = w.Interval
+            local t4 = s_Now - w.Offset
+            local by5 = w.Interval
+            if (t3 - t3 % by4) / by4 > (t4 - t4 % by5) / by5 then
               line2.Over = 0
             end
           end
           do
-            local t = now - w.Offset
-            local by2 = w.Interval
-            local t2 = s_Now - w.Offset
-            local by3 = w.Interval
-            if (t - t % by2) / by2 == (t2 - t2 % by3) / by3 then
+            local t3 = now - w.Offset
+            local by4 = w.Interval
+            local t4 = s_Now - w.Offset
+            local by5 = w.Interval
+            if (t3 - t3 % by4) / by4 == (t4 - t4 % by5) / by5 then
               local x2 = used - w.Size + (line2.Left < w.Size and line2.Left or w.Size)
               if x2 > line2.Over then line2.Over = x2 end
             end
@@ -1234,30 +1435,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     end
   end
   s_Now = now
-  if lapse then
-    do
-      local slot = from2 - l_Windows[0].Interval
-      s_Slot = slot
-      for i2 = 0, s_Lines_n - 1 do
-        do
-          local line2 = s_Lines[i2]
-          if line2.Window_Size > 0 then
-            line2.Promised = line2.Left
-            line2.Spare = 0
-            line2.Taken = 0
-            line2.Largest = 0
-            line2.LargestAt = 0
-          end
-        end
-      end
-      for i2 = 0, s_Flows_n - 1 do
-        s_Flows[i2].End = 0
-      end
-      for i2 = 0, s_Calendars_n - 1 do
-        s_Calendars[i2].Front = 0
-      end
-    end
-  end
+  s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, now, from2 - l_Windows[0].Interval)
   return s_Now, s_Slot, s_Lines_n
 end
 function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, now)
@@ -1961,6 +2139,18 @@ function Shared_advance(x, now)
         if x.State_Pins_n > 0 then
           local p = x.State_Pins[0]
           if p.Line > 0 then
+            local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
+            do
+              local promised = 0
+              promised = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 0)
+              local promised2 = 0
+              promised2 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 1)
+              local promised3 = 0
+              promised3 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 2)
+              local promised4 = 0
+              promised4 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 3)
+              promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = x.State_Slot, 0, 0, promised, promised2, promised3, promised4
+            end
             do
               local place2 = p.Line
               while place2 < x.State_Lines_n do
@@ -1987,28 +2177,7 @@ function Shared_advance(x, now)
               end
               x.State_Lines_n = x.State_Lines_n - 1
             end
-            do
-              local slot = x.State_Slot < x.State_Now and x.State_Slot or x.State_Now
-              x.State_Slot = slot
-              for i2 = 0, x.State_Lines_n - 1 do
-                do
-                  local line2 = x.State_Lines[i2]
-                  if line2.Window_Size > 0 then
-                    line2.Promised = line2.Left
-                    line2.Spare = 0
-                    line2.Taken = 0
-                    line2.Largest = 0
-                    line2.LargestAt = 0
-                  end
-                end
-              end
-              for i2 = 0, x.State_Flows_n - 1 do
-                x.State_Flows[i2].End = 0
-              end
-              for i2 = 0, x.State_Calendars_n - 1 do
-                x.State_Calendars[i2].Front = 0
-              end
-            end
+            x.State_Slot = State_rebook(x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, x.State_Now, x.State_Slot < x.State_Now and x.State_Slot or x.State_Now)
           end
           if p.Limit_Raise == 1 then
             p.Level_Part = 0
@@ -5917,6 +6086,18 @@ end
         if s_Pins_n > 0 then
           local p = s_Pins[0]
           if p.Line > 0 then
+            local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
+            do
+              local promised = 0
+              promised = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 0)
+              local promised2 = 0
+              promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 1)
+              local promised3 = 0
+              promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 2)
+              local promised4 = 0
+              promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 3)
+              promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
+            end
             do
               local place2 = p.Line
               while place2 < s_Lines_n do
@@ -5943,28 +6124,7 @@ end
               end
               s_Lines_n = s_Lines_n - 1
             end
-            do
-              local slot = s_Slot < s_Now and s_Slot or s_Now
-              s_Slot = slot
-              for i2 = 0, s_Lines_n - 1 do
-                do
-                  local line2 = s_Lines[i2]
-                  if line2.Window_Size > 0 then
-                    line2.Promised = line2.Left
-                    line2.Spare = 0
-                    line2.Taken = 0
-                    line2.Largest = 0
-                    line2.LargestAt = 0
-                  end
-                end
-              end
-              for i2 = 0, s_Flows_n - 1 do
-                s_Flows[i2].End = 0
-              end
-              for i2 = 0, s_Calendars_n - 1 do
-                s_Calendars[i2].Front = 0
-              end
-            end
+            s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, s_Now, s_Slot < s_Now and s_Slot or s_Now)
           end
           if p.Limit_Raise == 1 then
             p.Level_Part = 0
@@ -6309,6 +6469,18 @@ end
             if s_Pins_n > 0 then
               local p = s_Pins[0]
               if p.Line > 0 then
+                local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
+                do
+                  local promised = 0
+                  promised = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 0)
+                  local promised2 = 0
+                  promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 1)
+                  local promised3 = 0
+                  promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 2)
+                  local promised4 = 0
+                  promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 3)
+                  promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
+                end
                 do
                   local place2 = p.Line
                   while place2 < s_Lines_n do
@@ -6335,28 +6507,7 @@ end
                   end
                   s_Lines_n = s_Lines_n - 1
                 end
-                do
-                  local slot = s_Slot < s_Now and s_Slot or s_Now
-                  s_Slot = slot
-                  for i2 = 0, s_Lines_n - 1 do
-                    do
-                      local line2 = s_Lines[i2]
-                      if line2.Window_Size > 0 then
-                        line2.Promised = line2.Left
-                        line2.Spare = 0
-                        line2.Taken = 0
-                        line2.Largest = 0
-                        line2.LargestAt = 0
-                      end
-                    end
-                  end
-                  for i2 = 0, s_Flows_n - 1 do
-                    s_Flows[i2].End = 0
-                  end
-                  for i2 = 0, s_Calendars_n - 1 do
-                    s_Calendars[i2].Front = 0
-                  end
-                end
+                s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, s_Now, s_Slot < s_Now and s_Slot or s_Now)
               end
               if p.Limit_Raise == 1 then
                 p.Level_Part = 0
