@@ -596,7 +596,7 @@ const spread = 10_000
 // window that is longer than spread counts as that long: its slots need not fill hours.
 func (l *Limits) space(s *State, pace int64) int64 {
 	for i := range l.Windows {
-		if w := &l.Windows[i]; pace <= min(w.Interval, spread)*500/max(w.Rate, s.Lines[i].Promised) {
+		if w := &l.Windows[i]; pace <= min(w.Interval, spread)*500/max(min(w.Rate, w.Size), s.Lines[i].Promised) {
 			return 2 * pace
 		}
 	}

@@ -419,3 +419,16 @@ func (l changing) Admit(entity string, r drip.Request) (drip.Admission, error) {
 	}
 	return l.admit.Admit(entity, r)
 }
+
+// A RefreshRate above Size is as one of Size.
+func TestRateAboveSize(t *testing.T) {
+	play := func(rate int) Result {
+		return mustRun(t, Scenario{
+			Name: "rate", Options: drip.Options{Size: 60, RefreshRate: rate, RefreshInterval: time.Minute, Concurrency: 1},
+			Arrivals: Burst(600, 300*time.Millisecond), Operation: Exponential(50 * time.Millisecond), Travel: 20 * time.Millisecond, Hold: -1,
+		}, 1, Admit).Results[0]
+	}
+	if got, want := play(600), play(60); got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
+		t.Errorf("%v, %+v; want %v, %+v", got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+	}
+}

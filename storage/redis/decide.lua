@@ -7359,9 +7359,10 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w = l_Windows[i2]
+                    local max2 = w.Rate < w.Size and w.Rate or w.Size
+                    if s_Lines[i2].Promised > max2 then max2 = s_Lines[i2].Promised end
                     local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                    local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
-                    if v_pace <= (x2 - x2 % y) / y then
+                    if v_pace <= (x2 - x2 % max2) / max2 then
                       space = 2 * v_pace
                       done = true
                       break
@@ -7378,9 +7379,10 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w = l_Windows[i2]
+                    local max2 = w.Rate < w.Size and w.Rate or w.Size
+                    if s_Lines[i2].Promised > max2 then max2 = s_Lines[i2].Promised end
                     local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                    local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
-                    if v_pace <= (x2 - x2 % y) / y then
+                    if v_pace <= (x2 - x2 % max2) / max2 then
                       space2 = 2 * v_pace
                       done = true
                       break
@@ -7747,9 +7749,10 @@ end
                       for i2 = 0, l_Windows_n - 1 do
                         do
                           local w = l_Windows[i2]
+                          local max4 = w.Rate < w.Size and w.Rate or w.Size
+                          if s_Lines[i2].Promised > max4 then max4 = s_Lines[i2].Promised end
                           local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                          local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
-                          if v_pace <= (x4 - x4 % y) / y then
+                          if v_pace <= (x4 - x4 % max4) / max4 then
                             space3 = 2 * v_pace
                             done = true
                             break
@@ -8860,9 +8863,10 @@ end
                           for i2 = 0, l_Windows_n - 1 do
                             do
                               local w = l_Windows[i2]
+                              local max2 = w.Rate < w.Size and w.Rate or w.Size
+                              if s_Lines[i2].Promised > max2 then max2 = s_Lines[i2].Promised end
                               local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                              local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
-                              if pace <= (x2 - x2 % y) / y then
+                              if pace <= (x2 - x2 % max2) / max2 then
                                 space = 2 * pace
                                 done = true
                                 break
@@ -9893,9 +9897,10 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       do
                         local w = l_Windows[i2]
+                        local max2 = w.Rate < w.Size and w.Rate or w.Size
+                        if s_Lines[i2].Promised > max2 then max2 = s_Lines[i2].Promised end
                         local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                        local y = w.Rate > s_Lines[i2].Promised and w.Rate or s_Lines[i2].Promised
-                        if pace <= (x2 - x2 % y) / y then
+                        if pace <= (x2 - x2 % max2) / max2 then
                           space = 2 * pace
                           done = true
                           break
