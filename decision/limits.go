@@ -11,7 +11,7 @@ type Limits struct {
 	Start     int64    // when an unknown entity began to gather capacity, empty; since 1970
 
 	Fill     int64 // the time after which every window without debt is full; set by Ready
-	Shortest int64 // the place of the window with the shortest Interval; set by Ready
+	Shortest int64 // the place of the window with the shortest Interval that may bind; set by Ready
 
 	// Of a limit that entities share, set by Ready.
 	Grain    int64 // the length of a grain of the calendar: a second, or the shortest interval if that is longer
@@ -80,6 +80,7 @@ func (l *Limits) Ready() (field string, window int) {
 
 // derive sets Fill and Shortest. The Windows are in their range.
 func (l *Limits) derive() {
+	shortest := int64(MostTime + 1)
 	l.Fill, l.Shortest = 0, 0
 	for i := range l.Windows {
 		w := &l.Windows[i]
@@ -88,10 +89,21 @@ func (l *Limits) derive() {
 			longest += w.Interval / 8
 		}
 		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/longest)*longest)
-		if w.Interval < l.Windows[l.Shortest].Interval {
-			l.Shortest = int64(i)
+		if w.Interval < shortest && !l.loose(w) {
+			l.Shortest, shortest = int64(i), w.Interval
 		}
 	}
+}
+
+// loose reports whether a window never binds: it brings more than another one lets through in its interval.
+func (l *Limits) loose(w *Window) bool {
+	for i := range l.Windows {
+		o := &l.Windows[i]
+		if o.Unit == w.Unit && o.Interval >= w.Interval && min(w.Size, w.Rate) >= o.Size+min(o.Size, o.Rate) {
+			return true
+		}
+	}
+	return false
 }
 
 // share sets the fields of a limit that entities share. In its calendar a part is one of the unit, if there is one unit. With

@@ -103,7 +103,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 			left, lost := line.Left, line.measure(w, s, now)
 			line.Left, line.Over = w.gain(s, left, s.Now, now), 0
 			line.clip(w, s.LastID)
-			if len(s.Calendars) == 0 { // else its tickets are due at any time of a grain
+			if len(s.Calendars) == 0 && !l.loose(w) { // else its tickets are due at any time of a grain, or of a longer window
 				l.release(s, w, lost, now)
 			}
 			usual := line.usual(s)

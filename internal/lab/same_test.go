@@ -432,3 +432,26 @@ func TestRateAboveSize(t *testing.T) {
 		t.Errorf("%v, %+v; want %v, %+v", got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
 	}
 }
+
+// A shorter window that another one never lets bind changes nothing, of an entity or of a shared limit.
+func TestLooseShortWindow(t *testing.T) {
+	loose := []drip.Window{{Size: 1 << 30, RefreshInterval: 100 * time.Millisecond}}
+	for _, seed := range []uint64{11, 15, 27} {
+		s := RandomLoad(seed)
+		want := mustRun(t, s, seed, Admit).Results[0]
+		s.Options.Windows = loose
+		if got := mustRun(t, s, seed, Admit).Results[0]; got.Redeliveries != want.Redeliveries || got.Wait != want.Wait {
+			t.Errorf("%s: %+v, %v; without the window %+v, %v", s.About, got.Redeliveries, got.Wait, want.Redeliveries, want.Wait)
+		}
+	}
+	for _, seed := range []uint64{5, 8} {
+		s := RandomShared(seed)
+		want := mustRunShared(t, s, seed)
+		app := s.Options.Shared["app"]
+		app.Windows = loose
+		s.Options.Windows, s.Options.Shared = loose, map[string]drip.Limit{"app": app}
+		if got := mustRunShared(t, s, seed); got.Redeliveries.Mean > want.Redeliveries.Mean+0.02 || got.Makespan > want.Makespan*102/100 {
+			t.Errorf("%s: %v, %+v; without the window %v, %+v", s.About, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		}
+	}
+}

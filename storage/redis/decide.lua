@@ -2100,6 +2100,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
       l_Windows_n = l_Windows_n + 1
     end
     do
+      local shortest = 1099511627777
       l_Fill, l_Shortest = 0, 0
       for i2 = 0, l_Windows_n - 1 do
         local w = l_Windows[i2]
@@ -2115,8 +2116,27 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
         if x3 < min2 then min2 = x3 end
         local x4 = min2 * longest
         if x4 > l_Fill then l_Fill = x4 end
-        if w.Interval < l_Windows[l_Shortest].Interval then
-          l_Shortest = i2
+        local is2 = w.Interval < shortest
+        if is2 then
+          local loose = false
+          do
+            local done
+            for i3 = 0, l_Windows_n - 1 do
+              local o = l_Windows[i3]
+              if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
+                loose = true
+                done = true
+                break
+              end
+            end
+            if not done then
+              loose = false
+            end
+          end
+          is2 = not loose
+        end
+        if is2 then
+          l_Shortest, shortest = i2, w.Interval
         end
       end
     end
@@ -2579,21 +2599,40 @@ function Shared_advance(x, now)
                 line2.Stale = line2.Stale - over
               end
             end
-            if x.State_Calendars_n == 0 then
+            local is4 = x.State_Calendars_n == 0
+            if is4 then
+              local loose = false
+              do
+                local done
+                for i3 = 0, x.Limits_Windows_n - 1 do
+                  local o = x.Limits_Windows[i3]
+                  if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
+                    loose = true
+                    done = true
+                    break
+                  end
+                end
+                if not done then
+                  loose = false
+                end
+              end
+              is4 = not loose
+            end
+            if is4 then
               do
                 for i3 = 0, x.Limits_Windows_n - 1 do
                   local w2 = x.Limits_Windows[i3]
                   local line3 = x.State_Lines[i3]
-                  local is4 = w2.Unit == w.Unit
-                  if is4 then
+                  local is5 = w2.Unit == w.Unit
+                  if is5 then
                     local t4 = now - w2.Offset
                     local by4 = w2.Interval
                     local t5 = x.State_Now
                     local t6 = t5 - w2.Offset
                     local by5 = w2.Interval
-                    is4 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
+                    is5 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
                   end
-                  if is4 then
+                  if is5 then
                     local t7 = x.State_Slot
                     local t8 = t7 - w2.Offset
                     local by6 = w2.Interval
@@ -2622,8 +2661,8 @@ function Shared_advance(x, now)
             if x3 > max2 then max2 = x3 end
             local x4 = line2.Estimated
             local usual = (x4 - x4 % max2) / max2
-            local is4 = idle
-            if is4 then
+            local is5 = idle
+            if is5 then
               local gain2 = 0
               do
                 local from2 = x.State_Now
@@ -2671,10 +2710,10 @@ function Shared_advance(x, now)
               local min3 = w.Size
               local x5 = w.Rate > usual and w.Rate or usual
               if x5 < min3 then min3 = x5 end
-              is4 = gain2 >= min3
+              is5 = gain2 >= min3
             end
-            local is5 = is4
-            if is5 then
+            local is6 = is5
+            if is6 then
               local spanUS = 0
               do
                 local x6 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
@@ -2690,9 +2729,9 @@ function Shared_advance(x, now)
                 if x9 < min4 then min4 = x9 end
                 spanUS = min4 * each2
               end
-              is5 = (now - x.State_Now) * 1000 > spanUS
+              is6 = (now - x.State_Now) * 1000 > spanUS
             end
-            idle = is5
+            idle = is6
           else
             idle = false
           end
@@ -6897,20 +6936,39 @@ end
                     line2.Stale = line2.Stale - over
                   end
                 end
-                if s_Calendars_n == 0 then
+                local is4 = s_Calendars_n == 0
+                if is4 then
+                  local loose = false
+                  do
+                    local done
+                    for i3 = 0, l_Windows_n - 1 do
+                      local o = l_Windows[i3]
+                      if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
+                        loose = true
+                        done = true
+                        break
+                      end
+                    end
+                    if not done then
+                      loose = false
+                    end
+                  end
+                  is4 = not loose
+                end
+                if is4 then
                   do
                     for i3 = 0, l_Windows_n - 1 do
                       local w2 = l_Windows[i3]
                       local line3 = s_Lines[i3]
-                      local is4 = w2.Unit == w.Unit
-                      if is4 then
+                      local is5 = w2.Unit == w.Unit
+                      if is5 then
                         local t4 = t - w2.Offset
                         local by4 = w2.Interval
                         local t5 = s_Now - w2.Offset
                         local by5 = w2.Interval
-                        is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                        is5 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
                       end
-                      if is4 then
+                      if is5 then
                         local t6 = s_Slot - w2.Offset
                         local by6 = w2.Interval
                         local t7 = t - w2.Offset
@@ -6935,8 +6993,8 @@ end
                 if x3 > max2 then max2 = x3 end
                 local x4 = line2.Estimated
                 local usual = (x4 - x4 % max2) / max2
-                local is4 = idle
-                if is4 then
+                local is5 = idle
+                if is5 then
                   local gain2 = 0
                   do
                     local t4 = t - w.Offset
@@ -6983,10 +7041,10 @@ end
                   local min3 = w.Size
                   local x5 = w.Rate > usual and w.Rate or usual
                   if x5 < min3 then min3 = x5 end
-                  is4 = gain2 >= min3
+                  is5 = gain2 >= min3
                 end
-                local is5 = is4
-                if is5 then
+                local is6 = is5
+                if is6 then
                   local spanUS = 0
                   do
                     local x6 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
@@ -7002,9 +7060,9 @@ end
                     if x9 < min4 then min4 = x9 end
                     spanUS = min4 * each2
                   end
-                  is5 = (t - s_Now) * 1000 > spanUS
+                  is6 = (t - s_Now) * 1000 > spanUS
                 end
-                idle = is5
+                idle = is6
               else
                 idle = false
               end
