@@ -18,7 +18,7 @@ func TestBurstWithAWrongGuess(t *testing.T) {
 		makespan, within float64 // the most for the entity's own tokens, and for tokens of a shared limit
 		postponements    float64
 	}{
-		{200 * time.Millisecond, 20 * time.Millisecond, 1, 2.1, 3, 2.5},
+		{200 * time.Millisecond, 20 * time.Millisecond, 1, 2.1, 3, 2.6},
 		{time.Second, 50 * time.Millisecond, 1, 1.4, 1.8, 2.7},
 		{time.Second, 200 * time.Millisecond, 5, 1.1, 1.1, 1.2},
 		{50 * time.Millisecond, 50 * time.Millisecond, 1, 1.1, 1.1, 1.5},
