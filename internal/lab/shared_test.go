@@ -762,28 +762,37 @@ func TestUrgentForTokens(t *testing.T) {
 }
 
 // Messages of 300 entities arrive for eight minutes a twentieth faster than the limit allows. Fair shares cost postponements: each
-// newcomer of an entity below its share displaces a message of another one. With FirstCome a message comes back once.
+// newcomer of an entity below its share displaces a message of another one. If a few entities send most of the messages, these come back
+// often. With FirstCome a message comes back once.
 func TestSteadyOverload(t *testing.T) {
-	for _, c := range []struct {
-		firstCome bool
-		mean      float64
-		p99       int
-		wait      time.Duration // p99
-	}{{true, 1, 1, 30 * time.Second}, {false, 1.5, 6, time.Minute}} {
+	for name, c := range map[string]struct {
+		firstCome, zipf bool
+		mean            float64
+		p99             int
+		wait            time.Duration // p99
+	}{
+		"first come":          {true, false, 1, 1, 30 * time.Second},
+		"alike":               {false, false, 1.5, 6, time.Minute},
+		"1, 1/2, 1/3 as many": {false, true, 2.3, 20, 3 * time.Minute},
+	} {
 		o := app(plenty, plenty, 0)
 		o.Shared["app"] = drip.Limit{Size: 50, FirstCome: c.firstCome}
 		got := mustRunShared(t, SharedScenario{
 			Entities: entities(300), Operation: Fixed(50 * time.Millisecond), Options: o, Unmeasured: true,
 			Messages: func(r *rand.Rand) (m []SharedMessage) {
 				for at := 0.0; at < 480; at += r.ExpFloat64() / (1.05 * 50) {
-					m = append(m, SharedMessage{At: time.Duration(at * float64(time.Second)), Entity: r.IntN(300), Watched: true})
+					entity := r.IntN(300)
+					if c.zipf {
+						entity = int(math.Pow(301, r.Float64())) - 1
+					}
+					m = append(m, SharedMessage{At: time.Duration(at * float64(time.Second)), Entity: entity, Watched: true})
 				}
 				return m
 			},
 		}, 1)
-		t.Logf("first come %v: %.2f, %d, %d postponements; waits %v; at best %v", c.firstCome, got.Redeliveries.Mean, got.Redeliveries.P99, got.Redeliveries.Max, got.Watched, got.FluidWatched)
+		t.Logf("%s: %.2f, %d, %d postponements; waits %v; at best %v", name, got.Redeliveries.Mean, got.Redeliveries.P99, got.Redeliveries.Max, got.Watched, got.FluidWatched)
 		if got.OverLimit > 0 || got.Redeliveries.Mean > c.mean || got.Redeliveries.P99 > c.p99 || got.Watched.P99 > c.wait {
-			t.Errorf("first come %v: %d over, %+v, waits %v", c.firstCome, got.OverLimit, got.Redeliveries, got.Watched)
+			t.Errorf("%s: %d over, %+v, waits %v", name, got.OverLimit, got.Redeliveries, got.Watched)
 		}
 	}
 }
