@@ -76,7 +76,7 @@ func (x *Shared) enter(f *Flow, op *Op) {
 	x.rate = max(1, min(x.grain, operations*usual))
 	x.units = min(x.units*x.slow, mostBooked)
 	f.expire(x.State.Now - l.grace())
-	f.End = min(f.End, x.State.Slot) // earlier if the promises have lapsed
+	f.End = min(f.End, x.State.Slot) // earlier after a Resume, a Reset or a change of the limits
 	x.State.expireUrgent(x.State.Now - l.grace())
 	if op.back() {
 		part := l.part(&op.Ticket.Cost)
