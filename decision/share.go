@@ -117,7 +117,7 @@ func (x *Shared) shares(f *Flow, op *Op) {
 	if from < turn {
 		from = turn
 		if f.Units+f.Later == 0 && !op.Urgent {
-			from = x.later(turn, x.share())
+			ahead = x.part
 		}
 	}
 	if op.back() && !op.Urgent { // displaced: behind the entity's last ticket, and a little more, because others may still begin to wait

@@ -4607,27 +4607,7 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   if from2 < turn then
     from2 = turn
     if f.Units + f.Later == 0 and not op_Urgent then
-      local later3 = 0
-      local among2 = 0
-      do
-        local waits = 0
-        do
-          local c2 = x.State_Calendars[0]
-          local max4 = c2.Weight + c2.Before
-          if x.Weight > max4 then max4 = x.Weight end
-          waits = max4
-        end
-        local units2 = x.units * waits
-        local y2 = x.Weight
-        local whole = (units2 - units2 % y2) / y2
-        local x4 = (units2 - whole * x.Weight) * 524288
-        local y3 = x.Weight
-        local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
-        local y4 = x.rate
-        among2 = (x5 - x5 % y4) / y4
-      end
-      later3 = Shared_later(x, turn, among2)
-      from2 = later3
+      ahead = x.part
     end
   end
   if op_Ticket_Slot > 0 and op_Kind ~= 0 and not op_Urgent then
