@@ -281,7 +281,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	if v.refund > 0 {
 		v.overdue = l.overdue(s)
 	}
-	v.turn = !v.fresh && t.Slot <= now || v.fresh && v.refund > 0 && !op.Urgent
+	v.turn = !v.fresh && t.Slot <= now || v.fresh && v.refund > 0
 	if s.Closed > now {
 		v.bound = BoundClosed
 	}
@@ -295,7 +295,7 @@ func (l *Limits) early(s *State, op *Op, pace int64) bool {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		cost := op.Cost[w.Unit]
-		later = later || cost > 0 && w.interval(op.Ticket.Slot) > w.interval(s.Now) && pace < w.spanUS(cost)
+		later = later || w.interval(op.Ticket.Slot) > w.interval(s.Now) && pace < w.spanUS(cost)
 		beside = beside && s.Lines[i].beside(w, s, cost)
 	}
 	return later && !beside && !op.Urgent && op.Ticket.Slot > s.Now+soon

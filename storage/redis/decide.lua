@@ -7922,18 +7922,14 @@ end
                       local w = l_Windows[i2]
                       local i3 = w.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local is8 = later2
-                      if not is8 then
-                        local is6 = cost > 0
+                      local is7 = later2
+                      if not is7 then
+                        local t2 = op_Ticket_Slot - w.Offset
+                        local by2 = w.Interval
+                        local t3 = s_Now - w.Offset
+                        local by3 = w.Interval
+                        local is6 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                         if is6 then
-                          local t2 = op_Ticket_Slot - w.Offset
-                          local by2 = w.Interval
-                          local t3 = s_Now - w.Offset
-                          local by3 = w.Interval
-                          is6 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                        end
-                        local is7 = is6
-                        if is7 then
                           local spanUS = 0
                           do
                             local x4 = (w.Interval < 60000 and w.Interval or 60000) * 1000
@@ -7945,33 +7941,33 @@ end
                             if x5 < min3 then min3 = x5 end
                             spanUS = min3 * each2
                           end
-                          is7 = v_pace < spanUS
+                          is6 = v_pace < spanUS
                         end
-                        is8 = is7
+                        is7 = is6
                       end
-                      later2 = is8
-                      local is11 = beside
-                      if is11 then
+                      later2 = is7
+                      local is10 = beside
+                      if is10 then
                         local line2 = s_Lines[i2]
-                        local is10 = cost == 0
-                        if not is10 then
+                        local is9 = cost == 0
+                        if not is9 then
                           local t4 = s_Slot - w.Offset
                           local by4 = w.Interval
                           local t5 = s_Now - w.Offset
                           local by5 = w.Interval
-                          local is9 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                          if is9 then
+                          local is8 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                          if is8 then
                             local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max4 = 1 < cost and 1 or cost
                             local x5 = cost - (x4 - x4 % 4096) / 4096
                             if x5 > max4 then max4 = x5 end
-                            is9 = line2.Promised >= max4
+                            is8 = line2.Promised >= max4
                           end
-                          is10 = is9
+                          is9 = is8
                         end
-                        is11 = is10
+                        is10 = is9
                       end
-                      beside = is11
+                      beside = is10
                     end
                     early = later2 and not beside and not op_Urgent and op_Ticket_Slot > s_Now + 4000
                   end
@@ -8030,7 +8026,7 @@ end
                 if x6 < min3 then min3 = x6 end
                 v_overdue = 0 > min3 and 0 or min3
               end
-              v_turn = not v_fresh and op_Ticket_Slot <= now2 or v_fresh and v_refund > 0 and not op_Urgent
+              v_turn = not v_fresh and op_Ticket_Slot <= now2 or v_fresh and v_refund > 0
               if s_Closed > now2 then
                 v_bound = 1
               end
