@@ -118,7 +118,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 }
 
 // usual returns the average estimate of the last operations.
-func (line *Line) usual(s *State) int64 { return line.Estimated / max(1, min(s.Ended, most)) }
+func (line *Line) usual(s *State) int64 { return line.Estimated / max(1, s.Ended) }
 
 // forget makes s the State of an unknown entity. It keeps the memory of Lines.
 func (s *State) forget() {
@@ -175,7 +175,7 @@ func (l *Limits) release(s *State, shorter *Window, units, now int64) {
 func (line *Line) clip(w *Window, last int64) {
 	over := line.Left + line.Stale + line.Fresh - w.Size
 	if over > line.Stale {
-		line.Stale, line.StaleFrom = max(0, w.Size-line.Left), line.FreshFrom
+		line.Stale, line.StaleFrom = w.Size-line.Left, line.FreshFrom
 		line.Fresh, line.FreshFrom = 0, last
 	} else if over > 0 {
 		line.Stale -= over
@@ -199,7 +199,7 @@ func (l *Limits) line(s *State) {
 	slot := max(s.Now, s.Slot)
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		line.Promised = min(w.gain(s, line.Promised, s.Slot, slot), w.gain(s, min(w.Size, line.Left+line.returns()), s.Now, slot))
+		line.Promised = min(w.gain(s, line.Promised, s.Slot, slot), w.gain(s, line.Left+line.returns(), s.Now, slot))
 	}
 	s.Slot = slot
 }

@@ -1424,10 +1424,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
       local last2 = s_LastID
       local over = line2.Left + line2.Stale + line2.Fresh - w.Size
       if over > line2.Stale then
-        local max2 = 0
-        local x2 = w.Size - line2.Left
-        if x2 > max2 then max2 = x2 end
-        line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+        line2.Stale, line2.StaleFrom = w.Size - line2.Left, line2.FreshFrom
         line2.Fresh, line2.FreshFrom = 0, last2
       elseif over > 0 then
         line2.Stale = line2.Stale - over
@@ -1993,10 +1990,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                       local last2 = s_LastID
                       local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
                       if over > line2.Stale then
-                        local max3 = 0
-                        local x3 = at3_Size - line2.Left
-                        if x3 > max3 then max3 = x3 end
-                        line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                        line2.Stale, line2.StaleFrom = at3_Size - line2.Left, line2.FreshFrom
                         line2.Fresh, line2.FreshFrom = 0, last2
                       elseif over > 0 then
                         line2.Stale = line2.Stale - over
@@ -2590,10 +2584,7 @@ function Shared_advance(x, now)
               local last2 = x.State_LastID
               local over = line2.Left + line2.Stale + line2.Fresh - w.Size
               if over > line2.Stale then
-                local max2 = 0
-                local x3 = w.Size - line2.Left
-                if x3 > max2 then max2 = x3 end
-                line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+                line2.Stale, line2.StaleFrom = w.Size - line2.Left, line2.FreshFrom
                 line2.Fresh, line2.FreshFrom = 0, last2
               elseif over > 0 then
                 line2.Stale = line2.Stale - over
@@ -2656,11 +2647,9 @@ function Shared_advance(x, now)
                 end
               end
             end
-            local max2 = 1
-            local x3 = x.State_Ended < 64 and x.State_Ended or 64
-            if x3 > max2 then max2 = x3 end
-            local x4 = line2.Estimated
-            local usual = (x4 - x4 % max2) / max2
+            local x3 = line2.Estimated
+            local y = 1 > x.State_Ended and 1 or x.State_Ended
+            local usual = (x3 - x3 % y) / y
             local is5 = idle
             if is5 then
               local gain2 = 0
@@ -2678,10 +2667,10 @@ function Shared_advance(x, now)
                   local since = 0
                   do
                     if w.Size > w.Rate then
-                      local max3 = from2
-                      local x5 = x.State_Closed - 1
-                      if x5 > max3 then max3 = x5 end
-                      since = max3
+                      local max2 = from2
+                      local x4 = x.State_Closed - 1
+                      if x4 > max2 then max2 = x4 end
+                      since = max2
                     else
                       since = from2
                     end
@@ -2696,8 +2685,8 @@ function Shared_advance(x, now)
                     do
                       local rate = w.Rate
                       local size = w.Size
-                      local x5 = size - left
-                      if n3 > (x5 - x5 % rate) / rate then
+                      local x4 = size - left
+                      if n3 > (x4 - x4 % rate) / rate then
                         filled = size
                       else
                         filled = left + n3 * rate
@@ -2708,25 +2697,25 @@ function Shared_advance(x, now)
                 end
               end
               local min3 = w.Size
-              local x5 = w.Rate > usual and w.Rate or usual
-              if x5 < min3 then min3 = x5 end
+              local x4 = w.Rate > usual and w.Rate or usual
+              if x4 < min3 then min3 = x4 end
               is5 = gain2 >= min3
             end
             local is6 = is5
             if is6 then
               local spanUS = 0
               do
-                local x6 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                local max3 = 1 < usual and 1 or usual
-                local x7 = usual - (x6 - x6 % 4096) / 4096
-                if x7 > max3 then max3 = x7 end
-                local x8 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                local y = w.Rate < w.Size and w.Rate or w.Size
-                local each2 = (x8 - x8 % y) / y
-                local y2 = each2 + 1
-                local min4 = max3
-                local x9 = (1125899906842624 - 1125899906842624 % y2) / y2
-                if x9 < min4 then min4 = x9 end
+                local x5 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                local max2 = 1 < usual and 1 or usual
+                local x6 = usual - (x5 - x5 % 4096) / 4096
+                if x6 > max2 then max2 = x6 end
+                local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                local y2 = w.Rate < w.Size and w.Rate or w.Size
+                local each2 = (x7 - x7 % y2) / y2
+                local y3 = each2 + 1
+                local min4 = max2
+                local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
+                if x8 < min4 then min4 = x8 end
                 spanUS = min4 * each2
               end
               is6 = (now - x.State_Now) * 1000 > spanUS
@@ -6907,10 +6896,7 @@ end
                   local last2 = s_LastID
                   local over = line2.Left + line2.Stale + line2.Fresh - w.Size
                   if over > line2.Stale then
-                    local max2 = 0
-                    local x3 = w.Size - line2.Left
-                    if x3 > max2 then max2 = x3 end
-                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+                    line2.Stale, line2.StaleFrom = w.Size - line2.Left, line2.FreshFrom
                     line2.Fresh, line2.FreshFrom = 0, last2
                   elseif over > 0 then
                     line2.Stale = line2.Stale - over
@@ -6968,11 +6954,9 @@ end
                     end
                   end
                 end
-                local max2 = 1
-                local x3 = s_Ended < 64 and s_Ended or 64
-                if x3 > max2 then max2 = x3 end
-                local x4 = line2.Estimated
-                local usual = (x4 - x4 % max2) / max2
+                local x3 = line2.Estimated
+                local y = 1 > s_Ended and 1 or s_Ended
+                local usual = (x3 - x3 % y) / y
                 local is5 = idle
                 if is5 then
                   local gain2 = 0
@@ -6989,10 +6973,10 @@ end
                       local since = 0
                       do
                         if w.Size > w.Rate then
-                          local max3 = s_Now
-                          local x5 = s_Closed - 1
-                          if x5 > max3 then max3 = x5 end
-                          since = max3
+                          local max2 = s_Now
+                          local x4 = s_Closed - 1
+                          if x4 > max2 then max2 = x4 end
+                          since = max2
                         else
                           since = s_Now
                         end
@@ -7007,8 +6991,8 @@ end
                         do
                           local rate = w.Rate
                           local size = w.Size
-                          local x5 = size - left
-                          if n3 > (x5 - x5 % rate) / rate then
+                          local x4 = size - left
+                          if n3 > (x4 - x4 % rate) / rate then
                             filled = size
                           else
                             filled = left + n3 * rate
@@ -7019,25 +7003,25 @@ end
                     end
                   end
                   local min3 = w.Size
-                  local x5 = w.Rate > usual and w.Rate or usual
-                  if x5 < min3 then min3 = x5 end
+                  local x4 = w.Rate > usual and w.Rate or usual
+                  if x4 < min3 then min3 = x4 end
                   is5 = gain2 >= min3
                 end
                 local is6 = is5
                 if is6 then
                   local spanUS = 0
                   do
-                    local x6 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                    local max3 = 1 < usual and 1 or usual
-                    local x7 = usual - (x6 - x6 % 4096) / 4096
-                    if x7 > max3 then max3 = x7 end
-                    local x8 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                    local y = w.Rate < w.Size and w.Rate or w.Size
-                    local each2 = (x8 - x8 % y) / y
-                    local y2 = each2 + 1
-                    local min4 = max3
-                    local x9 = (1125899906842624 - 1125899906842624 % y2) / y2
-                    if x9 < min4 then min4 = x9 end
+                    local x5 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                    local max2 = 1 < usual and 1 or usual
+                    local x6 = usual - (x5 - x5 % 4096) / 4096
+                    if x6 > max2 then max2 = x6 end
+                    local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                    local y2 = w.Rate < w.Size and w.Rate or w.Size
+                    local each2 = (x7 - x7 % y2) / y2
+                    local y3 = each2 + 1
+                    local min4 = max2
+                    local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
+                    if x8 < min4 then min4 = x8 end
                     spanUS = min4 * each2
                   end
                   is6 = (t - s_Now) * 1000 > spanUS
@@ -7279,11 +7263,9 @@ end
                 local gain3 = 0
                 do
                   local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                  local min2 = w.Size
-                  local x3 = line2.Left + (x2 - x2 % 4096) / 4096
-                  if x3 < min2 then min2 = x3 end
+                  local left = line2.Left + (x2 - x2 % 4096) / 4096
                   if slot <= s_Now then
-                    gain3 = min2
+                    gain3 = left
                   else
                     local t2 = slot - w.Offset
                     local by2 = w.Interval
@@ -7291,8 +7273,8 @@ end
                     do
                       if w.Size > w.Rate then
                         local max2 = s_Now
-                        local x4 = s_Closed - 1
-                        if x4 > max2 then max2 = x4 end
+                        local x3 = s_Closed - 1
+                        if x3 > max2 then max2 = x3 end
                         since = max2
                       else
                         since = s_Now
@@ -7302,17 +7284,17 @@ end
                     local by3 = w.Interval
                     local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
-                      gain3 = min2
+                      gain3 = left
                     else
                       local filled = 0
                       do
                         local rate = w.Rate
                         local size = w.Size
-                        local x4 = size - min2
-                        if n2 > (x4 - x4 % rate) / rate then
+                        local x3 = size - left
+                        if n2 > (x3 - x3 % rate) / rate then
                           filled = size
                         else
-                          filled = min2 + n2 * rate
+                          filled = left + n2 * rate
                         end
                       end
                       gain3 = filled
@@ -9846,11 +9828,9 @@ end
               local gain3 = 0
               do
                 local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                local min2 = w.Size
-                local x3 = line2.Left + (x2 - x2 % 4096) / 4096
-                if x3 < min2 then min2 = x3 end
+                local left = line2.Left + (x2 - x2 % 4096) / 4096
                 if slot <= s_Now then
-                  gain3 = min2
+                  gain3 = left
                 else
                   local t2 = slot - w.Offset
                   local by2 = w.Interval
@@ -9858,8 +9838,8 @@ end
                   do
                     if w.Size > w.Rate then
                       local max2 = s_Now
-                      local x4 = s_Closed - 1
-                      if x4 > max2 then max2 = x4 end
+                      local x3 = s_Closed - 1
+                      if x3 > max2 then max2 = x3 end
                       since = max2
                     else
                       since = s_Now
@@ -9869,17 +9849,17 @@ end
                   local by3 = w.Interval
                   local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                   if n2 <= 0 then
-                    gain3 = min2
+                    gain3 = left
                   else
                     local filled = 0
                     do
                       local rate = w.Rate
                       local size = w.Size
-                      local x4 = size - min2
-                      if n2 > (x4 - x4 % rate) / rate then
+                      local x3 = size - left
+                      if n2 > (x3 - x3 % rate) / rate then
                         filled = size
                       else
-                        filled = min2 + n2 * rate
+                        filled = left + n2 * rate
                       end
                     end
                     gain3 = filled
@@ -10235,11 +10215,9 @@ end
           local gain3 = 0
           do
             local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-            local min2 = w.Size
-            local x3 = line2.Left + (x2 - x2 % 4096) / 4096
-            if x3 < min2 then min2 = x3 end
+            local left = line2.Left + (x2 - x2 % 4096) / 4096
             if slot <= s_Now then
-              gain3 = min2
+              gain3 = left
             else
               local t2 = slot - w.Offset
               local by2 = w.Interval
@@ -10247,8 +10225,8 @@ end
               do
                 if w.Size > w.Rate then
                   local max2 = s_Now
-                  local x4 = s_Closed - 1
-                  if x4 > max2 then max2 = x4 end
+                  local x3 = s_Closed - 1
+                  if x3 > max2 then max2 = x3 end
                   since = max2
                 else
                   since = s_Now
@@ -10258,17 +10236,17 @@ end
               local by3 = w.Interval
               local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
               if n2 <= 0 then
-                gain3 = min2
+                gain3 = left
               else
                 local filled = 0
                 do
                   local rate = w.Rate
                   local size = w.Size
-                  local x4 = size - min2
-                  if n2 > (x4 - x4 % rate) / rate then
+                  local x3 = size - left
+                  if n2 > (x3 - x3 % rate) / rate then
                     filled = size
                   else
-                    filled = min2 + n2 * rate
+                    filled = left + n2 * rate
                   end
                 end
                 gain3 = filled
