@@ -207,7 +207,7 @@ func (s *State) Limits() (l Limits, known bool) {
 		if pin.Level.Part > 0 {
 			w = w.of(pin.Level.Part)
 		}
-		if pin.Window.Size > 0 && pin.Window.Interval == w.Interval && pin.Window.Unit == w.Unit {
+		if pin.Window.Interval == w.Interval && pin.Window.Unit == w.Unit {
 			w, pin.Window = pin.Window, Window{}
 		}
 		l.Windows = append(l.Windows, w)

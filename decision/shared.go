@@ -377,7 +377,7 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 		if n < last/tick { // booked early
 			last = n * tick
 		} else if !op.back() && f.Units+f.Later == 0 {
-			f.Fair = max(f.Fair, last)
+			f.Fair = last
 		}
 		f.Last = max(f.Last, last)
 	}

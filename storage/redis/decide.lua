@@ -5452,7 +5452,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     if n2 < (last2 - last2 % 524288) / 524288 then
       last2 = n2 * 524288
     elseif not (op_Ticket_Slot > 0 and op_Kind ~= 0) and f.Units + f.Later == 0 then
-      if last2 > f.Fair then f.Fair = last2 end
+      f.Fair = last2
     end
     if last2 > f.Last then f.Last = last2 end
   end
