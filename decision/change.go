@@ -9,11 +9,7 @@ func (l *Limits) changed(s *State) bool {
 	changed := len(s.Lines) < len(l.Windows) || own < int64(len(l.Windows)) && s.Pins[0].Line != own+1
 	for i := range s.Lines {
 		line := &s.Lines[i]
-		if i < len(l.Windows) {
-			changed = changed || line.Window != l.Windows[i]
-		} else {
-			changed = changed || line.Window.Size != 0
-		}
+		changed = changed || i < len(l.Windows) && line.Window != l.Windows[i] || i >= len(l.Windows) && line.Window.Size != 0
 	}
 	return changed
 }

@@ -2248,11 +2248,7 @@ function Shared_advance(x, now)
       local changed3 = x.State_Lines_n < x.Limits_Windows_n or own3 < x.Limits_Windows_n and x.State_Pins[0].Line ~= own3 + 1
       for i2 = 0, x.State_Lines_n - 1 do
         local line2 = x.State_Lines[i2]
-        if i2 < x.Limits_Windows_n then
-          changed3 = changed3 or line2.Window_Size ~= x.Limits_Windows[i2].Size or line2.Window_Rate ~= x.Limits_Windows[i2].Rate or line2.Window_Interval ~= x.Limits_Windows[i2].Interval or line2.Window_Offset ~= x.Limits_Windows[i2].Offset or line2.Window_Series ~= x.Limits_Windows[i2].Series or line2.Window_Unit ~= x.Limits_Windows[i2].Unit
-        else
-          changed3 = changed3 or line2.Window_Size ~= 0
-        end
+        changed3 = changed3 or i2 < x.Limits_Windows_n and (line2.Window_Size ~= x.Limits_Windows[i2].Size or line2.Window_Rate ~= x.Limits_Windows[i2].Rate or line2.Window_Interval ~= x.Limits_Windows[i2].Interval or line2.Window_Offset ~= x.Limits_Windows[i2].Offset or line2.Window_Series ~= x.Limits_Windows[i2].Series or line2.Window_Unit ~= x.Limits_Windows[i2].Unit) or i2 >= x.Limits_Windows_n and line2.Window_Size ~= 0
       end
       changed2 = changed3
     end
@@ -6572,11 +6568,7 @@ end
           local changed3 = s_Lines_n < l_Windows_n or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
-            if i2 < l_Windows_n then
-              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Series ~= l_Windows[i2].Series or line2.Window_Unit ~= l_Windows[i2].Unit
-            else
-              changed3 = changed3 or line2.Window_Size ~= 0
-            end
+            changed3 = changed3 or i2 < l_Windows_n and (line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Series ~= l_Windows[i2].Series or line2.Window_Unit ~= l_Windows[i2].Unit) or i2 >= l_Windows_n and line2.Window_Size ~= 0
           end
           changed2 = changed3
         end
