@@ -94,13 +94,8 @@ func (x *Shared) backlogs() int64 {
 	return min(backlog, Grains*1024)
 }
 
-// share returns how long the fair share of the entity takes for the operation, in ticks.
-func (x *Shared) share() int64 {
-	return x.among(x.waits())
-}
-
-// among is share if entities of this weight wait, with this one.
-func (x *Shared) among(all int64) int64 {
+// share returns how long the fair share of the entity takes for the operation, in ticks, if entities of this weight wait, with this one.
+func (x *Shared) share(all int64) int64 {
 	units := x.units * all
 	whole := units / x.Weight
 	return (min(whole, 1<<32)*tick + (units-whole*x.Weight)*tick/x.Weight) / x.rate
@@ -122,7 +117,7 @@ func (x *Shared) shares(f *Flow, op *Op) {
 	}
 	if op.back() && !op.Urgent { // displaced: behind the entity's last ticket, and a little more, because others may still begin to wait
 		last := max(f.Last, from)
-		step := x.among(x.waiting(last - from))
+		step := x.share(x.waiting(last - from))
 		x.fair = x.later(last, step+step/6)
 	} else {
 		x.fair = x.later(from, x.until(ahead))

@@ -4597,7 +4597,7 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   end
   if op_Ticket_Slot > 0 and op_Kind ~= 0 and not op_Urgent then
     local last2 = f.Last > from2 and f.Last or from2
-    local among2 = 0
+    local share = 0
     do
       local waiting = 0
       do
@@ -4639,9 +4639,9 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
       local y3 = x.Weight
       local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
       local y4 = x.rate
-      among2 = (x5 - x5 % y4) / y4
+      share = (x5 - x5 % y4) / y4
     end
-    local step = among2
+    local step = share
     local later3 = 0
     later3 = Shared_later(x, last2, step + (step - step % 6) / 6)
     x.fair = later3
@@ -8260,7 +8260,7 @@ end
                       x2.State_Plain = x2.State_Plain + 1
                     end
                   end
-                  local among2 = 0
+                  local share = 0
                   do
                     local waits = 0
                     do
@@ -8276,9 +8276,9 @@ end
                     local y2 = x2.Weight
                     local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
                     local y3 = x2.rate
-                    among2 = (x4 - x4 % y3) / y3
+                    share = (x4 - x4 % y3) / y3
                   end
-                  local step = among2
+                  local step = share
                   local from2 = (c2.Head - 1) * 524288
                   local later2 = 0
                   later2 = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step)
