@@ -323,7 +323,8 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if cost := op.Cost[w.Unit]; op.Urgent {
-			v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit), cost, s.Now))
+			u := s.urgent(w.Unit)
+			v.slot = max(v.slot, w.room(s, line.Left-u.booked, cost, s.Now))
 		} else {
 			v.slot = max(v.slot, w.room(s, line.Promised, cost, s.Slot))
 		}
@@ -410,9 +411,9 @@ func (l *Limits) when(s *State, op *Op, v *view) int64 {
 	t, slot := &op.Ticket, max(v.at, s.Now+1)
 	if v.bound == BoundTokens && op.Urgent { // urgent tickets have turns of their own, one after the other
 		v.turn = false
-		each := v.again/1000 + 1
-		all := min(1+s.urgentTickets(), bound/max(1, v.again)) * v.again / 1000
-		return max(slot, min(s.Now+v.overdue+all, max(s.Now+v.overdue, s.urgentUntil())+each))
+		u, each := s.urgent(0), v.again/1000+1
+		all := min(1+u.tickets, bound/max(1, v.again)) * v.again / 1000
+		return max(slot, min(s.Now+v.overdue+all, max(s.Now+v.overdue, u.until)+each))
 	}
 	if v.bound == BoundTokens && (op.back() || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and

@@ -101,52 +101,32 @@ func (s *State) passed() bool {
 	return false
 }
 
-// urgent returns how much of a unit the urgent tickets have booked.
-func (s *State) urgent(unit int64) int64 {
+// urgent is what is known of the urgent tickets that take a unit.
+type urgent struct {
+	booked  int64 // of the unit
+	tickets int64 // about how many are out
+	until   int64 // the last slot that one got
+}
+
+// urgent looks up the urgent tickets that take a unit.
+func (s *State) urgent(unit int64) (u urgent) {
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		if f.Key == ofUrgent-unit {
-			return f.Units + f.Later
+			u = urgent{booked: f.Units + f.Later, tickets: min(f.Urgent, f.Units+f.Later), until: f.Until}
 		}
 	}
-	return 0
-}
-
-// tickets returns about how many tickets are out, of a Flow of urgent tickets.
-func (f *Flow) tickets() int64 { return min(f.Urgent, f.Units+f.Later) }
-
-// urgentTickets returns about how many tickets of urgent calls are out.
-func (s *State) urgentTickets() int64 {
-	for i := range s.Flows {
-		f := &s.Flows[i]
-		if f.Key == ofUrgent {
-			return f.tickets()
-		}
-	}
-	return 0
-}
-
-// urgentUntil returns the last slot that a ticket of an urgent call got.
-func (s *State) urgentUntil() int64 {
-	for i := range s.Flows {
-		f := &s.Flows[i]
-		if f.Key == ofUrgent {
-			return f.Until
-		}
-	}
-	return 0
+	return u
 }
 
 // yields returns how many free tokens an operation leaves to urgent calls, if the last of these comes back within the time of an
 // operation. In every fourth part of the time it leaves none, so that urgent operations do not starve the others.
 func (l *Limits) yields(s *State, op *Op) int64 {
-	for i := range s.Flows {
-		f, mean := &s.Flows[i], max(1, l.mean(s))
-		if f.Key == ofUrgent && !op.Urgent && f.Until >= s.Now && f.Until-s.Now <= mean && s.Now/mean%4 > 0 {
-			return f.tickets()
-		}
+	u, mean := s.urgent(0), max(1, l.mean(s))
+	if op.Urgent || u.until < s.Now || u.until-s.Now > mean || s.Now/mean%4 == 0 {
+		return 0
 	}
-	return 0
+	return u.tickets
 }
 
 // passing returns the capacity of an interval that a returning ticket leaves to urgent tickets. A ticket that was denied leaves
@@ -155,8 +135,8 @@ func (s *State) passing(w *Window, op *Op) int64 {
 	if !op.back() || op.Urgent {
 		return 0
 	}
-	rate := min(w.Rate, w.Size)
-	return min(s.urgent(w.Unit), max(0, rate-min(1, op.Ticket.Again)*max((rate+1)/2, op.Cost[w.Unit])))
+	u, rate := s.urgent(w.Unit), min(w.Rate, w.Size)
+	return min(u.booked, max(0, rate-min(1, op.Ticket.Again)*max((rate+1)/2, op.Cost[w.Unit])))
 }
 
 // inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for

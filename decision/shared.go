@@ -239,7 +239,8 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, t int64) int64 {
 		}
 		at = max(x.refund, at/1000)
 		if x.hurries(f, op) { // before the others: urgent ones have turns of their own
-			at = min(at, max(x.refund, s.Now+x.overdue, s.urgentUntil())+x.wait/1000+1)
+			u := s.urgent(0)
+			at = min(at, max(x.refund, s.Now+x.overdue, u.until)+x.wait/1000+1)
 		}
 		if l.grain(at) <= c.Head+x.slow || x.behind && at < s.Now+soon {
 			return max(t, at)

@@ -3256,23 +3256,20 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
             passing2 = 0
           else
-            local rate = w.Rate < w.Size and w.Rate or w.Size
-            local urgent = 0
+            local u_booked, u_tickets, u_until = 0, 0, 0
             do
               local unit = w.Unit
-              local done
               for i4 = 0, x.State_Flows_n - 1 do
                 local f2 = x.State_Flows[i4]
                 if f2.Key == 0 - unit then
-                  urgent = f2.Units + f2.Later
-                  done = true
-                  break
+                  local min2 = f2.Urgent
+                  local x2 = f2.Units + f2.Later
+                  if x2 < min2 then min2 = x2 end
+                  u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
                 end
               end
-              if not done then
-                urgent = 0
-              end
             end
+            local rate = w.Rate < w.Size and w.Rate or w.Size
             local x2 = rate + 1
             local i4 = w.Unit
             local max2 = (x2 - x2 % 2) / 2
@@ -3281,7 +3278,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             local max3 = 0
             local x4 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max2
             if x4 > max3 then max3 = x4 end
-            passing2 = urgent < max3 and urgent or max3
+            passing2 = u_booked < max3 and u_booked or max3
           end
         end
         local i4 = w.Unit
@@ -4683,25 +4680,22 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
         is2 = until2 < 524288
       end
       if is2 then
-        local urgentUntil = 0
+        local u_booked, u_tickets, u_until = 0, 0, 0
         do
-          local done
           for i2 = 0, x.State_Flows_n - 1 do
             local f2 = x.State_Flows[i2]
-            if f2.Key == 0 then
-              urgentUntil = f2.Until
-              done = true
-              break
+            if f2.Key == 0 - 0 then
+              local min2 = f2.Urgent
+              local x4 = f2.Units + f2.Later
+              if x4 < min2 then min2 = x4 end
+              u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
             end
-          end
-          if not done then
-            urgentUntil = 0
           end
         end
         local max5 = x.refund
         local x4 = x.State_Now + x.overdue
         if x4 > max5 then max5 = x4 end
-        if urgentUntil > max5 then max5 = urgentUntil end
+        if u_until > max5 then max5 = u_until end
         local x5 = x.wait
         local x6 = max5 + (x5 - x5 % 1000) / 1000 + 1
         if x6 < at2 then at2 = x6 end
@@ -4908,23 +4902,20 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                           if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
                             passing2 = 0
                           else
-                            local rate = w.Rate < w.Size and w.Rate or w.Size
-                            local urgent = 0
+                            local u_booked, u_tickets, u_until = 0, 0, 0
                             do
                               local unit = w.Unit
-                              local done
                               for i3 = 0, x.State_Flows_n - 1 do
                                 local f2 = x.State_Flows[i3]
                                 if f2.Key == 0 - unit then
-                                  urgent = f2.Units + f2.Later
-                                  done = true
-                                  break
+                                  local min2 = f2.Urgent
+                                  local x4 = f2.Units + f2.Later
+                                  if x4 < min2 then min2 = x4 end
+                                  u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
                                 end
                               end
-                              if not done then
-                                urgent = 0
-                              end
                             end
+                            local rate = w.Rate < w.Size and w.Rate or w.Size
                             local x4 = rate + 1
                             local i3 = w.Unit
                             local max4 = (x4 - x4 % 2) / 2
@@ -4933,7 +4924,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                             local max5 = 0
                             local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max4
                             if x6 > max5 then max5 = x6 end
-                            passing2 = urgent < max5 and urgent or max5
+                            passing2 = u_booked < max5 and u_booked or max5
                           end
                         end
                         local i3 = w.Unit
@@ -7422,23 +7413,20 @@ end
                   if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
                     passing = 0
                   else
-                    local rate = w.Rate < w.Size and w.Rate or w.Size
-                    local urgent = 0
+                    local u_booked, u_tickets, u_until = 0, 0, 0
                     do
                       local unit = w.Unit
-                      local done
                       for i4 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i4]
                         if f.Key == 0 - unit then
-                          urgent = f.Units + f.Later
-                          done = true
-                          break
+                          local min3 = f.Urgent
+                          local x4 = f.Units + f.Later
+                          if x4 < min3 then min3 = x4 end
+                          u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
                         end
                       end
-                      if not done then
-                        urgent = 0
-                      end
                     end
+                    local rate = w.Rate < w.Size and w.Rate or w.Size
                     local x4 = rate + 1
                     local i4 = w.Unit
                     local max3 = (x4 - x4 % 2) / 2
@@ -7447,7 +7435,7 @@ end
                     local max4 = 0
                     local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max3
                     if x6 > max4 then max4 = x6 end
-                    passing = urgent < max4 and urgent or max4
+                    passing = u_booked < max4 and u_booked or max4
                   end
                 end
                 local left = line2.Left - passing
@@ -7666,25 +7654,22 @@ end
                       local i3 = w.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       if op_Urgent then
-                        local room = 0
+                        local u_booked, u_tickets, u_until = 0, 0, 0
                         do
-                          local urgent = 0
-                          do
-                            local unit = w.Unit
-                            local done
-                            for i4 = 0, s_Flows_n - 1 do
-                              local f = s_Flows[i4]
-                              if f.Key == 0 - unit then
-                                urgent = f.Units + f.Later
-                                done = true
-                                break
-                              end
-                            end
-                            if not done then
-                              urgent = 0
+                          local unit = w.Unit
+                          for i4 = 0, s_Flows_n - 1 do
+                            local f = s_Flows[i4]
+                            if f.Key == 0 - unit then
+                              local min3 = f.Urgent
+                              local x4 = f.Units + f.Later
+                              if x4 < min3 then min3 = x4 end
+                              u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
                             end
                           end
-                          local left = line2.Left - urgent
+                        end
+                        local room = 0
+                        do
+                          local left = line2.Left - u_booked
                           local at2 = s_Now
                           if left >= cost or cost == 0 then
                             room = at2
@@ -7955,26 +7940,28 @@ end
                 local out2 = Out(now2)
                 local yields = 0
                 do
-                  local done
-                  for i2 = 0, s_Flows_n - 1 do
-                    local f = s_Flows[i2]
-                    local x4 = s_Held + l_Guess
-                    local y = s_Ended + 1
-                    local max4 = 1
-                    local x5 = (x4 - x4 % y) / y
-                    if x5 > max4 then max4 = x5 end
-                    local mean = max4
-                    if f.Key == 0 and not op_Urgent and f.Until >= s_Now and f.Until - s_Now <= mean and (s_Now - s_Now % mean) / mean % 4 > 0 then
-                      local min3 = f.Urgent
-                      local x6 = f.Units + f.Later
-                      if x6 < min3 then min3 = x6 end
-                      yields = min3
-                      done = true
-                      break
+                  local u_booked, u_tickets, u_until = 0, 0, 0
+                  do
+                    for i2 = 0, s_Flows_n - 1 do
+                      local f = s_Flows[i2]
+                      if f.Key == 0 - 0 then
+                        local min3 = f.Urgent
+                        local x4 = f.Units + f.Later
+                        if x4 < min3 then min3 = x4 end
+                        u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
+                      end
                     end
                   end
-                  if not done then
+                  local x4 = s_Held + l_Guess
+                  local y = s_Ended + 1
+                  local max4 = 1
+                  local x5 = (x4 - x4 % y) / y
+                  if x5 > max4 then max4 = x5 end
+                  local mean = max4
+                  if op_Urgent or u_until < s_Now or u_until - s_Now > mean or (s_Now - s_Now % mean) / mean % 4 == 0 then
                     yields = 0
+                  else
+                    yields = u_tickets
                   end
                 end
                 if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > now2 * 1000 then
@@ -8308,48 +8295,27 @@ end
                   local slot = max2
                   if v_bound == 2 and op_Urgent then
                     v_turn = false
-                    local each2 = (v_again - v_again % 1000) / 1000 + 1
-                    local urgentTickets = 0
+                    local u_booked, u_tickets, u_until = 0, 0, 0
                     do
-                      local done
                       for i2 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i2]
-                        if f.Key == 0 then
+                        if f.Key == 0 - 0 then
                           local min2 = f.Urgent
                           local x3 = f.Units + f.Later
                           if x3 < min2 then min2 = x3 end
-                          urgentTickets = min2
-                          done = true
-                          break
+                          u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                         end
                       end
-                      if not done then
-                        urgentTickets = 0
-                      end
                     end
+                    local each2 = (v_again - v_again % 1000) / 1000 + 1
                     local y = 1 > v_again and 1 or v_again
-                    local min2 = 1 + urgentTickets
+                    local min2 = 1 + u_tickets
                     local x3 = (1125899906842624 - 1125899906842624 % y) / y
                     if x3 < min2 then min2 = x3 end
                     local x4 = min2 * v_again
                     local all2 = (x4 - x4 % 1000) / 1000
-                    local urgentUntil = 0
-                    do
-                      local done
-                      for i2 = 0, s_Flows_n - 1 do
-                        local f = s_Flows[i2]
-                        if f.Key == 0 then
-                          urgentUntil = f.Until
-                          done = true
-                          break
-                        end
-                      end
-                      if not done then
-                        urgentUntil = 0
-                      end
-                    end
                     local max3 = s_Now + v_overdue
-                    if urgentUntil > max3 then max3 = urgentUntil end
+                    if u_until > max3 then max3 = u_until end
                     local min3 = s_Now + v_overdue + all2
                     local x5 = max3 + each2
                     if x5 < min3 then min3 = x5 end
