@@ -67,11 +67,9 @@ func (x *Shared) advance(now int64) {
 			c.Weight = 0
 			c.Classes.Clear()
 		}
-		at := int64(0)
-		for at < 2*classes {
+		for at := range int64(2 * classes) {
 			c.Classes.Put(at+2*classes, c.Classes.At(at))
 			c.Classes.Put(at, 0)
-			at++
 		}
 		c.Before, c.Weight, c.Minute = c.Weight, 0, m
 	}

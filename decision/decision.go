@@ -4,7 +4,7 @@
 //
 // The package does no I/O, reads no clock, takes no lock and imports nothing. Package internal/luagen generates the Lua
 // of storage/redis from it. So apart from limits.go and leases.go it uses a small part of Go: integers below 2^53,
-// structs, loops over slices, and no division of a negative number.
+// structs, loops over slices and numbers, and no division of a negative number.
 //
 // # How an operation is decided
 //

@@ -57,14 +57,12 @@ func (f *Flow) take(slot, units int64) {
 
 // putUrgent counts an urgent ticket.
 func (s *State) putUrgent(t *Ticket) {
-	unit := int64(0)
-	for unit < Units {
+	for unit := range int64(Units) {
 		if t.Cost[unit] > 0 {
 			f := &s.Flows[s.flow(ofUrgent-unit)]
 			f.put(t.Slot, t.Cost[unit])
 			f.Urgent++
 		}
-		unit++
 	}
 }
 

@@ -53,12 +53,11 @@ func (x *Shared) weigh(f *Flow) {
 // counts as if it had as many, because its other messages may just be coming.
 func (x *Shared) until(part int64) int64 {
 	c, backlog := &x.State.Calendars[0], min(x.backlog(part), mostBooked)
-	lower, sum, rest, n := 2*(class(backlog, x.Weight)-1), int64(0), c.Weight+c.Before, int64(0)
-	for n < lower {
-		now, before := c.Classes.At(n), c.Classes.At(n+2*classes)
-		sum += min(now*backlog/x.Weight, c.Classes.At(n+1)) + min(before*backlog/x.Weight, c.Classes.At(n+1+2*classes))
+	sum, rest := int64(0), c.Weight+c.Before
+	for n := range class(backlog, x.Weight) - 1 {
+		now, before := c.Classes.At(2*n), c.Classes.At(2*(n+classes))
+		sum += min(now*backlog/x.Weight, c.Classes.At(2*n+1)) + min(before*backlog/x.Weight, c.Classes.At(2*(n+classes)+1))
 		rest -= now + before
-		n += 2
 	}
 	return min(max(backlog, sum+max(0, rest)*backlog/x.Weight), 1<<32) * (tick / 1024)
 }
@@ -86,10 +85,9 @@ func (x *Shared) waiting(ticks int64) int64 {
 
 // backlogs returns how many 1024ths of a grain the limit takes for all backlogs, at most a calendar.
 func (x *Shared) backlogs() int64 {
-	c, backlog, n := &x.State.Calendars[0], int64(0), int64(0)
-	for n < classes {
+	c, backlog := &x.State.Calendars[0], int64(0)
+	for n := range int64(classes) {
 		backlog += c.lately(2*n + 1)
-		n++
 	}
 	return min(backlog, Grains*1024)
 }

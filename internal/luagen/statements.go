@@ -208,7 +208,12 @@ func (e *emitter) statement(s ast.Stmt, tail bool) {
 			e.fail(s, "loops have an index, and no value")
 		}
 		names := len(e.names)
-		n := e.slice(s.X) + "_n"
+		var n string
+		if isSlice(e.info.TypeOf(s.X)) {
+			n = e.slice(s.X) + "_n"
+		} else {
+			n = e.scalar(s.X).in(sum)
+		}
 		i := e.declare(s.Key.(*ast.Ident).Name)
 		e.values[e.info.ObjectOf(s.Key.(*ast.Ident))] = expr{i, atom}
 		e.line("for %s = 0, %s - 1 do", i, n)

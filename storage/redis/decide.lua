@@ -2759,11 +2759,9 @@ function Shared_advance(x, now)
         c2.Weight = 0
         c2.Classes.Clear()
       end
-      local at2 = 0
-      while at2 < 44 do
+      for at2 = 0, 44 - 1 do
         c2.Classes.Put(at2 + 44, c2.Classes.At(at2))
         c2.Classes.Put(at2, 0)
-        at2 = at2 + 1
       end
       c2.Before, c2.Weight, c2.Minute = c2.Weight, 0, m
     end
@@ -3556,6 +3554,8 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local min4 = (x5 - x5 % y4) / y4
         if 16777215 < min4 then min4 = 16777215 end
         local backlog = min4
+        local sum2 = 0
+        local rest2 = c3.Weight + c3.Before
         local class = 0
         do
           local weight2 = x.Weight
@@ -3567,24 +3567,19 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           end
           class = n4
         end
-        local lower = 2 * (class - 1)
-        local sum2 = 0
-        local rest2 = c3.Weight + c3.Before
-        local n4 = 0
-        while n4 < lower do
-          local now3 = c3.Classes.At(n4)
-          local before2 = c3.Classes.At(n4 + 44)
+        for n4 = 0, class - 1 - 1 do
+          local now3 = c3.Classes.At(2 * n4)
+          local before2 = c3.Classes.At(2 * (n4 + 22))
           local x6 = now3 * backlog
           local y5 = x.Weight
           local min5 = (x6 - x6 % y5) / y5
-          if c3.Classes.At(n4 + 1) < min5 then min5 = c3.Classes.At(n4 + 1) end
+          if c3.Classes.At(2 * n4 + 1) < min5 then min5 = c3.Classes.At(2 * n4 + 1) end
           local x7 = before2 * backlog
           local y6 = x.Weight
           local min6 = (x7 - x7 % y6) / y6
-          if c3.Classes.At(n4 + 1 + 44) < min6 then min6 = c3.Classes.At(n4 + 1 + 44) end
+          if c3.Classes.At(2 * (n4 + 22) + 1) < min6 then min6 = c3.Classes.At(2 * (n4 + 22) + 1) end
           sum2 = sum2 + (min5 + min6)
           rest2 = rest2 - (now3 + before2)
-          n4 = n4 + 2
         end
         local x6 = (0 > rest2 and 0 or rest2) * backlog
         local y5 = x.Weight
@@ -4531,6 +4526,8 @@ function Shared_until(x, part)
   local min4 = (x4 - x4 % y3) / y3
   if 16777215 < min4 then min4 = 16777215 end
   local backlog = min4
+  local sum2 = 0
+  local rest2 = c2.Weight + c2.Before
   local class = 0
   do
     local weight2 = x.Weight
@@ -4542,24 +4539,19 @@ function Shared_until(x, part)
     end
     class = n2
   end
-  local lower = 2 * (class - 1)
-  local sum2 = 0
-  local rest2 = c2.Weight + c2.Before
-  local n2 = 0
-  while n2 < lower do
-    local now2 = c2.Classes.At(n2)
-    local before2 = c2.Classes.At(n2 + 44)
+  for n2 = 0, class - 1 - 1 do
+    local now2 = c2.Classes.At(2 * n2)
+    local before2 = c2.Classes.At(2 * (n2 + 22))
     local x5 = now2 * backlog
     local y4 = x.Weight
     local min5 = (x5 - x5 % y4) / y4
-    if c2.Classes.At(n2 + 1) < min5 then min5 = c2.Classes.At(n2 + 1) end
+    if c2.Classes.At(2 * n2 + 1) < min5 then min5 = c2.Classes.At(2 * n2 + 1) end
     local x6 = before2 * backlog
     local y5 = x.Weight
     local min6 = (x6 - x6 % y5) / y5
-    if c2.Classes.At(n2 + 1 + 44) < min6 then min6 = c2.Classes.At(n2 + 1 + 44) end
+    if c2.Classes.At(2 * (n2 + 22) + 1) < min6 then min6 = c2.Classes.At(2 * (n2 + 22) + 1) end
     sum2 = sum2 + (min5 + min6)
     rest2 = rest2 - (now2 + before2)
-    n2 = n2 + 2
   end
   local x5 = (0 > rest2 and 0 or rest2) * backlog
   local y4 = x.Weight
@@ -5001,11 +4993,9 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
         do
           local c4 = x.State_Calendars[0]
           local backlog = 0
-          local n3 = 0
-          while n3 < 22 do
+          for n3 = 0, 22 - 1 do
             local at2 = 2 * n3 + 1
             backlog = backlog + (c4.Classes.At(at2) + c4.Classes.At(at2 + 44))
-            n3 = n3 + 1
           end
           backlogs = backlog < 1048576 and backlog or 1048576
         end
@@ -5457,8 +5447,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     f.Urgent = f.Urgent + x.part
     if n2 <= c2.Head + 1 then
       do
-        local unit = 0
-        while unit < 4 do
+        for unit = 0, 4 - 1 do
           if (unit == 0 and t_Cost_0 or unit == 1 and t_Cost_1 or unit == 2 and t_Cost_2 or t_Cost_3) > 0 then
             local flow2 = 0
             do
@@ -5490,7 +5479,6 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             end
             f2.Urgent = f2.Urgent + 1
           end
-          unit = unit + 1
         end
       end
     end
@@ -9237,8 +9225,7 @@ end
                   end
                   if is3 then
                     do
-                      local unit = 0
-                      while unit < 4 do
+                      for unit = 0, 4 - 1 do
                         if (unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3) > 0 then
                           local flow2 = 0
                           do
@@ -9270,7 +9257,6 @@ end
                           end
                           f.Urgent = f.Urgent + 1
                         end
-                        unit = unit + 1
                       end
                     end
                   end
