@@ -364,10 +364,10 @@ func (e *emitter) builtin(f *ast.Ident, x ast.Expr, c *ast.CallExpr) bool {
 		e.line("%s_n = %s_n + 1", table, table)
 		return true
 	case "max", "min":
-		m := e.scalar(x).code
-		if m != e.scalar(c.Args[0]).code {
+		if types.ExprString(x) != types.ExprString(c.Args[0]) {
 			return false
 		}
+		m := e.scalar(x).code
 		for _, a := range c.Args[1:] {
 			e.raise(m, map[string]string{"max": ">", "min": "<"}[f.Name], e.scalar(a))
 		}

@@ -969,79 +969,6 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
             end
             local past2 = 0
             do
-              if line2.Window_Series == 0 then
-                local gain = 0
-                do
-                  if now <= s_Now then
-                    gain = left
-                  else
-                    local t3 = now - line2.Window_Offset
-                    local by4 = line2.Window_Interval
-                    local since = 0
-                    do
-                      if line2.Window_Size > line2.Window_Rate then
-                        local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local t4 = since - line2.Window_Offset
-                    local by5 = line2.Window_Interval
-                    local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = line2.Window_Rate
-                        local size = line2.Window_Size
-                        local x2 = size - left
-                        if n2 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain = filled
-                    end
-                  end
-                end
-                past2 = gain
-              else
-                local turns = 0
-                do
-                  local since = 0
-                  do
-                    if line2.Window_Size > line2.Window_Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local since2 = since
-                  local turns2 = 0
-                  if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                    turns2 = turns2 + 1
-                  end
-                  if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                    turns2 = turns2 + 1
-                  end
-                  turns = turns2
-                end
-                local min2 = line2.Window_Size
-                local x2 = left + turns * line2.Window_Rate
-                if x2 < min2 then min2 = x2 end
-                past2 = min2
-              end
-            end
-            local past3 = 0
-            do
               if w.Series == 0 then
                 local gain = 0
                 do
@@ -1082,7 +1009,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                     end
                   end
                 end
-                past3 = gain
+                past2 = gain
               else
                 local turns = 0
                 do
@@ -1110,10 +1037,10 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 local min2 = w.Size
                 local x2 = left + turns * w.Rate
                 if x2 < min2 then min2 = x2 end
-                past3 = min2
+                past2 = min2
               end
             end
-            line2.Left = past2 < past3 and past2 or past3
+            line2.Left = past < past2 and past or past2
           else
             local either = 0
             do
@@ -1559,14 +1486,10 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                 local max4 = (x7 - x7 % 100) / 100
                 local x8 = (level - level % 2) / 2
                 if x8 > max4 then max4 = x8 end
-                local x9 = passed * 98
-                local max5 = (x9 - x9 % 100) / 100
-                local x10 = (level - level % 2) / 2
-                if x10 > max5 then max5 = x10 end
-                local x11 = level * 98
-                local min2 = max5
-                local x12 = (x11 - x11 % 100) / 100
-                if x12 < min2 then min2 = x12 end
+                local x9 = level * 98
+                local min2 = max4
+                local x10 = (x9 - x9 % 100) / 100
+                if x10 < min2 then min2 = x10 end
                 next = min2
               end
               p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, now, 0
@@ -1677,18 +1600,17 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                     local interval = whole.Interval
                     if whole.Size > whole.Rate and whole.Series == 0 then
                       local x5 = whole.Interval * 200 + part3 - 1
-                      local x6 = whole.Interval * 200 + part3 - 1
-                      local min2 = (x6 - x6 % part3) / part3
+                      local min2 = (x5 - x5 % part3) / part3
                       if 1099511627776 < min2 then min2 = 1099511627776 end
                       interval = min2
                       if size < whole.Rate then
                         rate = size
-                        local x7 = size * 1024
+                        local x6 = size * 1024
                         local y = whole.Rate
-                        local x8 = interval * ((x7 - x7 % y) / y + 1)
+                        local x7 = interval * ((x6 - x6 % y) / y + 1)
                         local max4 = whole.Interval
-                        local x9 = (x8 - x8 % 1024) / 1024
-                        if x9 > max4 then max4 = x9 end
+                        local x8 = (x7 - x7 % 1024) / 1024
+                        if x8 > max4 then max4 = x8 end
                         interval = max4
                       end
                     else
@@ -1696,9 +1618,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                       if whole.Size * part3 < 200 and whole.Series == 0 then
                         local x5 = 200 + whole.Size * part3 - 1
                         local y = whole.Size * part3
-                        local x6 = 200 + whole.Size * part3 - 1
-                        local y2 = whole.Size * part3
-                        local min2 = whole.Interval * ((x6 - x6 % y2) / y2)
+                        local min2 = whole.Interval * ((x5 - x5 % y) / y)
                         if 1099511627776 < min2 then min2 = 1099511627776 end
                         interval = min2
                       end
@@ -1720,18 +1640,17 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                     local interval = whole.Interval
                     if whole.Size > whole.Rate and whole.Series == 0 then
                       local x5 = whole.Interval * 200 + part3 - 1
-                      local x6 = whole.Interval * 200 + part3 - 1
-                      local min2 = (x6 - x6 % part3) / part3
+                      local min2 = (x5 - x5 % part3) / part3
                       if 1099511627776 < min2 then min2 = 1099511627776 end
                       interval = min2
                       if size < whole.Rate then
                         rate = size
-                        local x7 = size * 1024
+                        local x6 = size * 1024
                         local y = whole.Rate
-                        local x8 = interval * ((x7 - x7 % y) / y + 1)
+                        local x7 = interval * ((x6 - x6 % y) / y + 1)
                         local max4 = whole.Interval
-                        local x9 = (x8 - x8 % 1024) / 1024
-                        if x9 > max4 then max4 = x9 end
+                        local x8 = (x7 - x7 % 1024) / 1024
+                        if x8 > max4 then max4 = x8 end
                         interval = max4
                       end
                     else
@@ -1739,9 +1658,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                       if whole.Size * part3 < 200 and whole.Series == 0 then
                         local x5 = 200 + whole.Size * part3 - 1
                         local y = whole.Size * part3
-                        local x6 = 200 + whole.Size * part3 - 1
-                        local y2 = whole.Size * part3
-                        local min2 = whole.Interval * ((x6 - x6 % y2) / y2)
+                        local min2 = whole.Interval * ((x5 - x5 % y) / y)
                         if 1099511627776 < min2 then min2 = 1099511627776 end
                         interval = min2
                       end
@@ -2053,18 +1970,17 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
           local interval = w.Interval
           if w.Size > w.Rate and w.Series == 0 then
             local x4 = w.Interval * 200 + part - 1
-            local x5 = w.Interval * 200 + part - 1
-            local min2 = (x5 - x5 % part) / part
+            local min2 = (x4 - x4 % part) / part
             if 1099511627776 < min2 then min2 = 1099511627776 end
             interval = min2
             if size < w.Rate then
               rate = size
-              local x6 = size * 1024
+              local x5 = size * 1024
               local y = w.Rate
-              local x7 = interval * ((x6 - x6 % y) / y + 1)
+              local x6 = interval * ((x5 - x5 % y) / y + 1)
               local max3 = w.Interval
-              local x8 = (x7 - x7 % 1024) / 1024
-              if x8 > max3 then max3 = x8 end
+              local x7 = (x6 - x6 % 1024) / 1024
+              if x7 > max3 then max3 = x7 end
               interval = max3
             end
           else
@@ -2072,9 +1988,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
             if w.Size * part < 200 and w.Series == 0 then
               local x4 = 200 + w.Size * part - 1
               local y = w.Size * part
-              local x5 = 200 + w.Size * part - 1
-              local y2 = w.Size * part
-              local min2 = w.Interval * ((x5 - x5 % y2) / y2)
+              local min2 = w.Interval * ((x4 - x4 % y) / y)
               if 1099511627776 < min2 then min2 = 1099511627776 end
               interval = min2
             end
@@ -2855,10 +2769,7 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   local x2 = x.Limits_PerGrain
   local y = x.Limits_Scale
   local x3 = (x2 - x2 % y) / y * 1024
-  local x4 = x.Limits_PerGrain
-  local y2 = x.Limits_Scale
-  local x5 = (x4 - x4 % y2) / y2 * 1024
-  local min2 = (x5 - x5 % ratio) / ratio
+  local min2 = (x3 - x3 % ratio) / ratio
   if 16777215 < min2 then min2 = 16777215 end
   x.grain = min2
   local part = 0
@@ -2867,34 +2778,34 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       part = op_Cost_0
     else
       local each2 = x.Limits_Parts_0
-      local y3 = 1 > each2 and 1 or each2
+      local y2 = 1 > each2 and 1 or each2
       local min3 = op_Cost_0
-      local x6 = (1099511627776 - 1099511627776 % y3) / y3
-      if x6 < min3 then min3 = x6 end
+      local x4 = (1099511627776 - 1099511627776 % y2) / y2
+      if x4 < min3 then min3 = x4 end
       local each3 = x.Limits_Parts_1
-      local y4 = 1 > each3 and 1 or each3
+      local y3 = 1 > each3 and 1 or each3
       local min4 = op_Cost_1
-      local x7 = (1099511627776 - 1099511627776 % y4) / y4
-      if x7 < min4 then min4 = x7 end
+      local x5 = (1099511627776 - 1099511627776 % y3) / y3
+      if x5 < min4 then min4 = x5 end
       local each4 = x.Limits_Parts_2
-      local y5 = 1 > each4 and 1 or each4
+      local y4 = 1 > each4 and 1 or each4
       local min5 = op_Cost_2
-      local x8 = (1099511627776 - 1099511627776 % y5) / y5
-      if x8 < min5 then min5 = x8 end
+      local x6 = (1099511627776 - 1099511627776 % y4) / y4
+      if x6 < min5 then min5 = x6 end
       local each5 = x.Limits_Parts_3
-      local y6 = 1 > each5 and 1 or each5
+      local y5 = 1 > each5 and 1 or each5
       local min6 = op_Cost_3
-      local x9 = (1099511627776 - 1099511627776 % y6) / y6
-      if x9 < min6 then min6 = x9 end
+      local x7 = (1099511627776 - 1099511627776 % y5) / y5
+      if x7 < min6 then min6 = x7 end
       local max2 = 1
-      local x10 = min3 * each2
+      local x8 = min3 * each2
+      if x8 > max2 then max2 = x8 end
+      local x9 = min4 * each3
+      if x9 > max2 then max2 = x9 end
+      local x10 = min5 * each4
       if x10 > max2 then max2 = x10 end
-      local x11 = min4 * each3
+      local x11 = min6 * each5
       if x11 > max2 then max2 = x11 end
-      local x12 = min5 * each4
-      if x12 > max2 then max2 = x12 end
-      local x13 = min6 * each5
-      if x13 > max2 then max2 = x13 end
       part = max2
     end
   end
@@ -2903,58 +2814,58 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   x.last = 0
   x.gathered = 0
   local part2 = x.part
-  local x6 = part2 + x.Limits_Scale - 1
-  local y3 = x.Limits_Scale
-  local min3 = (x6 - x6 % y3) / y3
+  local x4 = part2 + x.Limits_Scale - 1
+  local y2 = x.Limits_Scale
+  local min3 = (x4 - x4 % y2) / y2
   if 17179869184 < min3 then min3 = 17179869184 end
   x.units = min3 < 16777215 and min3 or 16777215
   local pace = 0
   do
-    local x7 = x.Limits_Guess
-    local max2 = (x7 - x7 % 8) / 8
+    local x5 = x.Limits_Guess
+    local max2 = (x5 - x5 % 8) / 8
     if 200 > max2 then max2 = 200 end
     local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-    local x8 = (x.State_Held + guess) * 1000
-    local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+    local x6 = (x.State_Held + guess) * 1000
+    local y3 = (x.State_Ended + 1) * x.Limits_Tokens
     local max3 = 1
-    local x9 = (x8 - x8 % y4) / y4
-    if x9 > max3 then max3 = x9 end
+    local x7 = (x6 - x6 % y3) / y3
+    if x7 > max3 then max3 = x7 end
     pace = max3
   end
   local pace2 = pace
   local pace3 = 0
   do
-    local x7 = x.Limits_Guess
-    local max2 = (x7 - x7 % 8) / 8
+    local x5 = x.Limits_Guess
+    local max2 = (x5 - x5 % 8) / 8
     if 200 > max2 then max2 = 200 end
     local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-    local x8 = (x.State_Held + guess) * 1000
-    local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+    local x6 = (x.State_Held + guess) * 1000
+    local y3 = (x.State_Ended + 1) * x.Limits_Tokens
     local max3 = 1
-    local x9 = (x8 - x8 % y4) / y4
-    if x9 > max3 then max3 = x9 end
+    local x7 = (x6 - x6 % y3) / y3
+    if x7 > max3 then max3 = x7 end
     pace3 = max3
   end
-  local x7 = (pace3 - pace3 % 1000) / 1000
-  local y4 = x.Limits_Grain
-  local min4 = (x7 - x7 % y4) / y4
+  local x5 = (pace3 - pace3 % 1000) / 1000
+  local y3 = x.Limits_Grain
+  local min4 = (x5 - x5 % y3) / y3
   if 1024 < min4 then min4 = 1024 end
   x.slow = 1 > min4 and 1 or min4
-  local x8 = x.Limits_Grain * 1000
+  local x6 = x.Limits_Grain * 1000
   local max2 = 1
-  local x9 = (x8 - x8 % pace2) / pace2
-  if x9 > max2 then max2 = x9 end
+  local x7 = (x6 - x6 % pace2) / pace2
+  if x7 > max2 then max2 = x7 end
   local operations2 = max2 < 16777215 and max2 or 16777215
-  local x10 = c2.Largest + 32768
-  local min5 = (x10 - x10 % 65536) / 65536
+  local x8 = c2.Largest + 32768
+  local min5 = (x8 - x8 % 65536) / 65536
   if 16777215 < min5 then min5 = 16777215 end
   local usual = x.units > min5 and x.units or min5
   if operations2 * usual < x.grain then
     x.units = usual
   end
   local min6 = x.grain
-  local x11 = operations2 * usual
-  if x11 < min6 then min6 = x11 end
+  local x9 = operations2 * usual
+  if x9 < min6 then min6 = x9 end
   x.rate = 1 > min6 and 1 or min6
   local min7 = x.units * x.slow
   if 16777215 < min7 then min7 = 16777215 end
@@ -2992,59 +2903,59 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
         part3 = op_Ticket_Cost_0
       else
         local each2 = x.Limits_Parts_0
-        local y5 = 1 > each2 and 1 or each2
+        local y4 = 1 > each2 and 1 or each2
         local min8 = op_Ticket_Cost_0
-        local x12 = (1099511627776 - 1099511627776 % y5) / y5
-        if x12 < min8 then min8 = x12 end
+        local x10 = (1099511627776 - 1099511627776 % y4) / y4
+        if x10 < min8 then min8 = x10 end
         local each3 = x.Limits_Parts_1
-        local y6 = 1 > each3 and 1 or each3
+        local y5 = 1 > each3 and 1 or each3
         local min9 = op_Ticket_Cost_1
-        local x13 = (1099511627776 - 1099511627776 % y6) / y6
-        if x13 < min9 then min9 = x13 end
+        local x11 = (1099511627776 - 1099511627776 % y5) / y5
+        if x11 < min9 then min9 = x11 end
         local each4 = x.Limits_Parts_2
-        local y7 = 1 > each4 and 1 or each4
+        local y6 = 1 > each4 and 1 or each4
         local min10 = op_Ticket_Cost_2
-        local x14 = (1099511627776 - 1099511627776 % y7) / y7
-        if x14 < min10 then min10 = x14 end
+        local x12 = (1099511627776 - 1099511627776 % y6) / y6
+        if x12 < min10 then min10 = x12 end
         local each5 = x.Limits_Parts_3
-        local y8 = 1 > each5 and 1 or each5
+        local y7 = 1 > each5 and 1 or each5
         local min11 = op_Ticket_Cost_3
-        local x15 = (1099511627776 - 1099511627776 % y8) / y8
-        if x15 < min11 then min11 = x15 end
+        local x13 = (1099511627776 - 1099511627776 % y7) / y7
+        if x13 < min11 then min11 = x13 end
         local max3 = 1
-        local x16 = min8 * each2
+        local x14 = min8 * each2
+        if x14 > max3 then max3 = x14 end
+        local x15 = min9 * each3
+        if x15 > max3 then max3 = x15 end
+        local x16 = min10 * each4
         if x16 > max3 then max3 = x16 end
-        local x17 = min9 * each3
+        local x17 = min11 * each5
         if x17 > max3 then max3 = x17 end
-        local x18 = min10 * each4
-        if x18 > max3 then max3 = x18 end
-        local x19 = min11 * each5
-        if x19 > max3 then max3 = x19 end
         part3 = max3
       end
     end
     local part4 = part3
     do
       local max3 = 0
-      local x12 = op_Ticket_Slot - x.Limits_Zero
-      if x12 > max3 then max3 = x12 end
-      local y5 = x.Limits_Grain
-      local n2 = (max3 - max3 % y5) / y5
+      local x10 = op_Ticket_Slot - x.Limits_Zero
+      if x10 > max3 then max3 = x10 end
+      local y4 = x.Limits_Grain
+      local n2 = (max3 - max3 % y4) / y4
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x13 = part4 + x.Limits_Scale - 1
-          local y6 = x.Limits_Scale
-          local min8 = (x13 - x13 % y6) / y6
+          local x11 = part4 + x.Limits_Scale - 1
+          local y5 = x.Limits_Scale
+          local min8 = (x11 - x11 % y5) / y5
           if 17179869184 < min8 then min8 = 17179869184 end
-          local y7 = 1 > x.part and 1 or x.part
-          local min9 = (part4 - part4 % y7) / y7
+          local y6 = 1 > x.part and 1 or x.part
+          local min9 = (part4 - part4 % y6) / y6
           if 16777215 < min9 then min9 = 16777215 end
           local max4 = min8 < 16777215 and min8 or 16777215
-          local x14 = min9 * x.units
-          if x14 > max4 then max4 = x14 end
+          local x12 = min9 * x.units
+          if x12 > max4 then max4 = x12 end
           local max5 = 0
-          local x15 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
-          if x15 > max5 then max5 = x15 end
+          local x13 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
+          if x13 > max5 then max5 = x13 end
           local units2 = max5
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
@@ -3055,20 +2966,20 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       local slot = op_Ticket_Slot
       if slot <= f.Before then
         local max3 = 0
-        local x12 = f.Units - part4
-        if x12 > max3 then max3 = x12 end
+        local x10 = f.Units - part4
+        if x10 > max3 then max3 = x10 end
         f.Units = max3
       else
         local max3 = 0
-        local x12 = f.Later - part4
-        if x12 > max3 then max3 = x12 end
+        local x10 = f.Later - part4
+        if x10 > max3 then max3 = x10 end
         f.Later = max3
       end
     end
     if op_Urgent then
       local max3 = 0
-      local x12 = f.Urgent - part4
-      if x12 > max3 then max3 = x12 end
+      local x10 = f.Urgent - part4
+      if x10 > max3 then max3 = x10 end
       f.Urgent = max3
       do
         for i2 = 0, x.State_Flows_n - 1 do
@@ -3080,23 +2991,23 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
               local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
               if slot <= f2.Before then
                 local max4 = 0
-                local x13 = f2.Units - units2
-                if x13 > max4 then max4 = x13 end
+                local x11 = f2.Units - units2
+                if x11 > max4 then max4 = x11 end
                 f2.Units = max4
               else
                 local max4 = 0
-                local x13 = f2.Later - units2
-                if x13 > max4 then max4 = x13 end
+                local x11 = f2.Later - units2
+                if x11 > max4 then max4 = x11 end
                 f2.Later = max4
               end
             end
             local i3 = 0 - f2.Key
             local min8 = 1
-            local x13 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-            if x13 < min8 then min8 = x13 end
+            local x11 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+            if x11 < min8 then min8 = x11 end
             local max4 = 0
-            local x14 = f2.Urgent - min8
-            if x14 > max4 then max4 = x14 end
+            local x12 = f2.Urgent - min8
+            if x12 > max4 then max4 = x12 end
             f2.Urgent = max4
           end
         end
@@ -4331,14 +4242,9 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                   local min2 = k2
                   local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
                   if x6 < min2 then min2 = x6 end
-                  local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                  local y4 = w.Rate
-                  local min3 = k2
-                  local x8 = (1125899906842624 - 1125899906842624 % y4) / y4
-                  if x8 < min3 then min3 = x8 end
-                  local min4 = line2.Left + (x7 - x7 % 4096) / 4096 + min3 * w.Rate
-                  if 1099511627776 < min4 then min4 = 1099511627776 end
-                  brings = min4
+                  local min3 = line2.Left + (x5 - x5 % 4096) / 4096 + min2 * w.Rate
+                  if 1099511627776 < min3 then min3 = 1099511627776 end
+                  brings = min3
                 else
                   local t9 = t2 - w.Offset
                   local by5 = w.Interval
@@ -5111,14 +5017,9 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                         local min2 = k2
                         local x7 = (1125899906842624 - 1125899906842624 % y5) / y5
                         if x7 < min2 then min2 = x7 end
-                        local x8 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                        local y6 = w.Rate
-                        local min3 = k2
-                        local x9 = (1125899906842624 - 1125899906842624 % y6) / y6
-                        if x9 < min3 then min3 = x9 end
-                        local min4 = line2.Left + (x8 - x8 % 4096) / 4096 + min3 * w.Rate
-                        if 1099511627776 < min4 then min4 = 1099511627776 end
-                        brings = min4
+                        local min3 = line2.Left + (x6 - x6 % 4096) / 4096 + min2 * w.Rate
+                        if 1099511627776 < min3 then min3 = 1099511627776 end
+                        brings = min3
                       else
                         local t9 = t2 - w.Offset
                         local by5 = w.Interval
@@ -5325,13 +5226,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     local max3 = x.State_AgainUS
     local x2 = max2 * 1000
     if x2 > max3 then max3 = x2 end
-    local overdue2 = x.overdue
-    local max4 = x.State_Now + overdue2
-    if x.State_Closed > max4 then max4 = x.State_Closed end
-    local max5 = x.State_AgainUS
-    local x3 = max4 * 1000
-    if x3 > max5 then max5 = x3 end
-    local min2 = max5 + x.wait
+    local min2 = max3 + x.wait
     if 9007199254740991 < min2 then min2 = 9007199254740991 end
     x.State_AgainUS = min2
   end
@@ -5378,29 +5273,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       if x6 < min2 then min2 = x6 end
       spanUS = min2 * each2
     end
-    local max4 = x.State_Now + 0
-    if x.State_Closed > max4 then max4 = x.State_Closed end
-    local max5 = x.State_AgainUS
-    local x3 = max4 * 1000
-    if x3 > max5 then max5 = x3 end
-    local spanUS2 = 0
-    do
-      local i2 = w.Unit
-      local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-      local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-      local max6 = 1 < cost and 1 or cost
-      local x5 = cost - (x4 - x4 % 4096) / 4096
-      if x5 > max6 then max6 = x5 end
-      local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-      local y = w.Rate < w.Size and w.Rate or w.Size
-      local each2 = (x6 - x6 % y) / y
-      local y2 = each2 + 1
-      local min2 = max6
-      local x7 = (1125899906842624 - 1125899906842624 % y2) / y2
-      if x7 < min2 then min2 = x7 end
-      spanUS2 = min2 * each2
-    end
-    local min2 = max5 + 2 * spanUS2
+    local min2 = max3 + 2 * spanUS
     if 9007199254740991 < min2 then min2 = 9007199254740991 end
     x.State_AgainUS = min2
   end
@@ -7193,50 +7066,10 @@ end
                 end
                 local gain2 = 0
                 do
-                  local left = line2.Promised
-                  if slot <= s_Slot then
-                    gain2 = left
-                  else
-                    local t2 = slot - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max2 = s_Slot
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = s_Slot
-                      end
-                    end
-                    local t3 = since - w.Offset
-                    local by3 = w.Interval
-                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                    if n2 <= 0 then
-                      gain2 = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x2 = size - left
-                        if n2 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain2 = filled
-                    end
-                  end
-                end
-                local gain3 = 0
-                do
                   local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                   local left = line2.Left + (x2 - x2 % 4096) / 4096
                   if slot <= s_Now then
-                    gain3 = left
+                    gain2 = left
                   else
                     local t2 = slot - w.Offset
                     local by2 = w.Interval
@@ -7255,7 +7088,7 @@ end
                     local by3 = w.Interval
                     local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
-                      gain3 = left
+                      gain2 = left
                     else
                       local filled = 0
                       do
@@ -7268,11 +7101,11 @@ end
                           filled = left + n2 * rate
                         end
                       end
-                      gain3 = filled
+                      gain2 = filled
                     end
                   end
                 end
-                line2.Promised = gain2 < gain3 and gain2 or gain3
+                line2.Promised = gain < gain2 and gain or gain2
               end
               s_Slot = slot
             end
@@ -7364,30 +7197,10 @@ end
                   space = 0
                 end
               end
-              local space2 = 0
-              do
-                local done
-                for i2 = 0, l_Windows_n - 1 do
-                  do
-                    local w = l_Windows[i2]
-                    local max2 = w.Rate < w.Size and w.Rate or w.Size
-                    if s_Lines[i2].Promised > max2 then max2 = s_Lines[i2].Promised end
-                    local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                    if v_pace <= (x2 - x2 % max2) / max2 then
-                      space2 = 2 * v_pace
-                      done = true
-                      break
-                    end
-                  end
-                end
-                if not done then
-                  space2 = 0
-                end
-              end
               local min2 = l_Tokens > 5 and l_Tokens or 5
               if 10 < min2 then min2 = 10 end
               local x2 = v_pace * min2
-              local max2 = space2
+              local max2 = space
               local x3 = (x2 - x2 % 20) / 20
               if x3 > max2 then max2 = x3 end
               v_again = max2
@@ -7728,7 +7541,7 @@ end
                     end
                   end
                   if s_Slot > s_Now and not op_Urgent and s_Lines[l_Shortest].Promised < l_Windows[l_Shortest].Size then
-                    local space3 = 0
+                    local space2 = 0
                     do
                       local done
                       for i2 = 0, l_Windows_n - 1 do
@@ -7738,17 +7551,17 @@ end
                           if s_Lines[i2].Promised > max4 then max4 = s_Lines[i2].Promised end
                           local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
                           if v_pace <= (x4 - x4 % max4) / max4 then
-                            space3 = 2 * v_pace
+                            space2 = 2 * v_pace
                             done = true
                             break
                           end
                         end
                       end
                       if not done then
-                        space3 = 0
+                        space2 = 0
                       end
                     end
-                    local x4 = s_Slot + (space3 - space3 % 1000) / 1000
+                    local x4 = s_Slot + (space2 - space2 % 1000) / 1000
                     if x4 > v_slot then v_slot = x4 end
                   end
                   if v_slot > v_at then
@@ -8260,15 +8073,11 @@ end
                   local to2 = later2
                   local later3 = 0
                   later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
-                  local later4 = 0
-                  later4 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
-                  f.Fair = later4 < to2 and later4 or to2
+                  f.Fair = later3 < to2 and later3 or to2
                   if op_Urgent then
-                    local later5 = 0
-                    later5 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
-                    local later6 = 0
-                    later6 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
-                    f.FairUrgent = later6 < to2 and later6 or to2
+                    local later4 = 0
+                    later4 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
+                    f.FairUrgent = later4 < to2 and later4 or to2
                   end
                 end
               end
@@ -9181,12 +8990,7 @@ end
                           local max3 = s_AgainUS
                           local x2 = max2 * 1000
                           if x2 > max3 then max3 = x2 end
-                          local max4 = s_Now + v_overdue
-                          if s_Closed > max4 then max4 = s_Closed end
-                          local max5 = s_AgainUS
-                          local x3 = max4 * 1000
-                          if x3 > max5 then max5 = x3 end
-                          local min2 = max5 + v_again
+                          local min2 = max3 + v_again
                           if 9007199254740991 < min2 then min2 = 9007199254740991 end
                           s_AgainUS = min2
                         end
@@ -9731,50 +9535,10 @@ end
               end
               local gain2 = 0
               do
-                local left = line2.Promised
-                if slot <= s_Slot then
-                  gain2 = left
-                else
-                  local t2 = slot - w.Offset
-                  local by2 = w.Interval
-                  local since = 0
-                  do
-                    if w.Size > w.Rate then
-                      local max2 = s_Slot
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Slot
-                    end
-                  end
-                  local t3 = since - w.Offset
-                  local by3 = w.Interval
-                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                  if n2 <= 0 then
-                    gain2 = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = w.Rate
-                      local size = w.Size
-                      local x2 = size - left
-                      if n2 > (x2 - x2 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n2 * rate
-                      end
-                    end
-                    gain2 = filled
-                  end
-                end
-              end
-              local gain3 = 0
-              do
                 local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                 local left = line2.Left + (x2 - x2 % 4096) / 4096
                 if slot <= s_Now then
-                  gain3 = left
+                  gain2 = left
                 else
                   local t2 = slot - w.Offset
                   local by2 = w.Interval
@@ -9793,7 +9557,7 @@ end
                   local by3 = w.Interval
                   local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                   if n2 <= 0 then
-                    gain3 = left
+                    gain2 = left
                   else
                     local filled = 0
                     do
@@ -9806,11 +9570,11 @@ end
                         filled = left + n2 * rate
                       end
                     end
-                    gain3 = filled
+                    gain2 = filled
                   end
                 end
               end
-              line2.Promised = gain2 < gain3 and gain2 or gain3
+              line2.Promised = gain < gain2 and gain or gain2
             end
             s_Slot = slot
           end
@@ -10118,50 +9882,10 @@ end
           end
           local gain2 = 0
           do
-            local left = line2.Promised
-            if slot <= s_Slot then
-              gain2 = left
-            else
-              local t2 = slot - w.Offset
-              local by2 = w.Interval
-              local since = 0
-              do
-                if w.Size > w.Rate then
-                  local max2 = s_Slot
-                  local x2 = s_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
-                else
-                  since = s_Slot
-                end
-              end
-              local t3 = since - w.Offset
-              local by3 = w.Interval
-              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-              if n2 <= 0 then
-                gain2 = left
-              else
-                local filled = 0
-                do
-                  local rate = w.Rate
-                  local size = w.Size
-                  local x2 = size - left
-                  if n2 > (x2 - x2 % rate) / rate then
-                    filled = size
-                  else
-                    filled = left + n2 * rate
-                  end
-                end
-                gain2 = filled
-              end
-            end
-          end
-          local gain3 = 0
-          do
             local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
             local left = line2.Left + (x2 - x2 % 4096) / 4096
             if slot <= s_Now then
-              gain3 = left
+              gain2 = left
             else
               local t2 = slot - w.Offset
               local by2 = w.Interval
@@ -10180,7 +9904,7 @@ end
               local by3 = w.Interval
               local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
               if n2 <= 0 then
-                gain3 = left
+                gain2 = left
               else
                 local filled = 0
                 do
@@ -10193,11 +9917,11 @@ end
                     filled = left + n2 * rate
                   end
                 end
-                gain3 = filled
+                gain2 = filled
               end
             end
           end
-          line2.Promised = gain2 < gain3 and gain2 or gain3
+          line2.Promised = gain < gain2 and gain or gain2
         end
         s_Slot = slot
       end
