@@ -257,9 +257,7 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 			l.drop(s)
 		}
 	case Resume:
-		if changes {
-			l.resume(s)
-		}
+		l.resume(s)
 	case Reset:
 		if changes {
 			l.reset(s, before, now)

@@ -9955,22 +9955,20 @@ end
         end
       end
     elseif op_Kind == 8 then
-      if changes then
-        do
-          if s_Closed > s_Now and s_Slot > s_Now then
-            local min2 = s_Moved
-            local x2 = s_Closed - s_Now
-            if x2 < min2 then min2 = x2 end
-            local max2 = s_Now
-            local x3 = s_Slot - min2
-            if x3 > max2 then max2 = x3 end
-            s_Slot = max2
-          end
-          if s_Closed > s_Now and s_AgainUS >= s_Closed * 1000 then
-            s_AgainUS = s_AgainUS - (s_Closed - s_Now) * 1000
-          end
-          s_Closed = 0
+      do
+        if s_Closed > s_Now and s_Slot > s_Now then
+          local min2 = s_Moved
+          local x2 = s_Closed - s_Now
+          if x2 < min2 then min2 = x2 end
+          local max2 = s_Now
+          local x3 = s_Slot - min2
+          if x3 > max2 then max2 = x3 end
+          s_Slot = max2
         end
+        if s_Closed > s_Now and s_AgainUS >= s_Closed * 1000 then
+          s_AgainUS = s_AgainUS - (s_Closed - s_Now) * 1000
+        end
+        s_Closed = 0
       end
     elseif op_Kind == 9 then
       if changes then
