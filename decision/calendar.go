@@ -166,9 +166,7 @@ func (x *Shared) open(n int64) int64 {
 	for i := range l.Windows {
 		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain {
 			from, end, brings := c.Head, l.whole(w.Next(t)), w.Size
-			if k := w.interval(t) - w.interval(x.State.Now); k <= 0 {
-				brings = line.Left + line.returns()
-			} else if w.Size > w.Rate {
+			if k := max(0, w.interval(t)-w.interval(x.State.Now)); k == 0 || w.Size > w.Rate {
 				brings = min(line.Left+line.returns()+min(k, bound/w.Rate)*w.Rate, MostUnits)
 			} else {
 				from = l.whole(w.begin(w.interval(t)))

@@ -4232,17 +4232,17 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                 local t7 = x.State_Now
                 local t8 = t7 - w.Offset
                 local by4 = w.Interval
-                local k2 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
-                if k2 <= 0 then
-                  local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                  brings = line2.Left + (x5 - x5 % 4096) / 4096
-                elseif w.Size > w.Rate then
-                  local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                local max5 = 0
+                local x5 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
+                if x5 > max5 then max5 = x5 end
+                local k2 = max5
+                if k2 == 0 or w.Size > w.Rate then
+                  local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                   local y3 = w.Rate
                   local min2 = k2
-                  local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                  if x6 < min2 then min2 = x6 end
-                  local min3 = line2.Left + (x5 - x5 % 4096) / 4096 + min2 * w.Rate
+                  local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+                  if x7 < min2 then min2 = x7 end
+                  local min3 = line2.Left + (x6 - x6 % 4096) / 4096 + min2 * w.Rate
                   if 1099511627776 < min3 then min3 = 1099511627776 end
                   brings = min3
                 else
@@ -4251,11 +4251,11 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                   local n4 = (t9 - t9 % by5) / by5
                   local t10 = n4 * w.Interval + w.Offset
                   local t11 = t10 + x.Limits_Grain - 1
-                  local max5 = 0
-                  local x5 = t11 - x.Limits_Zero
-                  if x5 > max5 then max5 = x5 end
+                  local max6 = 0
+                  local x6 = t11 - x.Limits_Zero
+                  if x6 > max6 then max6 = x6 end
                   local y3 = x.Limits_Grain
-                  from2 = (max5 - max5 % y3) / y3
+                  from2 = (max6 - max6 % y3) / y3
                 end
               end
               local expects = 0
@@ -5007,17 +5007,17 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local t7 = x.State_Now
                       local t8 = t7 - w.Offset
                       local by4 = w.Interval
-                      local k2 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
-                      if k2 <= 0 then
-                        local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                        brings = line2.Left + (x6 - x6 % 4096) / 4096
-                      elseif w.Size > w.Rate then
-                        local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                      local max6 = 0
+                      local x6 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
+                      if x6 > max6 then max6 = x6 end
+                      local k2 = max6
+                      if k2 == 0 or w.Size > w.Rate then
+                        local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                         local y5 = w.Rate
                         local min2 = k2
-                        local x7 = (1125899906842624 - 1125899906842624 % y5) / y5
-                        if x7 < min2 then min2 = x7 end
-                        local min3 = line2.Left + (x6 - x6 % 4096) / 4096 + min2 * w.Rate
+                        local x8 = (1125899906842624 - 1125899906842624 % y5) / y5
+                        if x8 < min2 then min2 = x8 end
+                        local min3 = line2.Left + (x7 - x7 % 4096) / 4096 + min2 * w.Rate
                         if 1099511627776 < min3 then min3 = 1099511627776 end
                         brings = min3
                       else
@@ -5026,11 +5026,11 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                         local n6 = (t9 - t9 % by5) / by5
                         local t10 = n6 * w.Interval + w.Offset
                         local t11 = t10 + x.Limits_Grain - 1
-                        local max6 = 0
-                        local x6 = t11 - x.Limits_Zero
-                        if x6 > max6 then max6 = x6 end
+                        local max7 = 0
+                        local x7 = t11 - x.Limits_Zero
+                        if x7 > max7 then max7 = x7 end
                         local y5 = x.Limits_Grain
-                        from2 = (max6 - max6 % y5) / y5
+                        from2 = (max7 - max7 % y5) / y5
                       end
                     end
                     local expects = 0
