@@ -149,7 +149,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *
 // postpone puts an operation on the books of all limits, and gives it a ticket. Without the shared limits it would have the slot own.
 func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot int64, a *Answer) {
 	// An operation that its own windows deny books them again, also if a shared limit holds it for longer.
-	if denied := op.back() && v.bound >= BoundWindow && op.Ticket.Slot <= s.Now && !op.Urgent; denied || a.Limit == 0 {
+	if denied := op.back() && v.bound >= BoundWindow && !op.Urgent; denied || a.Limit == 0 {
 		l.book(s, op, v, a)
 	} else {
 		a.Ticket = Ticket{Slot: slot, Number: v.number, Again: op.Ticket.Again, Cost: op.Cost}

@@ -8677,7 +8677,7 @@ end
               elseif not asks then
                 do
                   do
-                    local denied = op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound >= 4 and op_Ticket_Slot <= s_Now and not op_Urgent
+                    local denied = op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound >= 4 and not op_Urgent
                     if denied or a_Limit == 0 then
                       do
                         local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
