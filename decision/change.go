@@ -54,9 +54,7 @@ func (l *Limits) adopt(s *State, now int64) {
 				line.resize(s, w, now)
 				used = 0
 			} else if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
-				turns := w.begun(&line.Window, s, now)
-				line.Left = left
-				if turns > 0 {
+				if turns := w.begun(&line.Window, s, now); turns > 0 {
 					line.Left, line.Over = filled(left, turns, min(w.Rate, line.Window.Rate), line.Window.Size), 0
 				}
 			} else if w.Series != 0 || line.Window.Series != 0 {

@@ -797,10 +797,56 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
             end
             used = 0
           elseif w.Series ~= 0 and w.Series == line2.Window_Series then
-            local begun = 0
             do
-              local turns = 0
+              local begun = 0
               do
+                local turns = 0
+                do
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns2 = 0
+                  if since2 < w.Offset and w.Offset <= now then
+                    turns2 = turns2 + 1
+                  end
+                  if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                    turns2 = turns2 + 1
+                  end
+                  turns = turns2
+                end
+                local turns2 = 0
+                do
+                  local since = 0
+                  do
+                    if line2.Window_Size > line2.Window_Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns3 = 0
+                  if since2 < line2.Window_Offset and line2.Window_Offset <= now then
+                    turns3 = turns3 + 1
+                  end
+                  if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
+                    turns3 = turns3 + 1
+                  end
+                  turns2 = turns3
+                end
+                local turns3 = turns > turns2 and turns or turns2
                 local since = 0
                 do
                   if w.Size > w.Rate then
@@ -812,86 +858,41 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                     since = s_Now
                   end
                 end
-                local since2 = since
-                local turns2 = 0
-                if since2 < w.Offset and w.Offset <= now then
-                  turns2 = turns2 + 1
+                if since > s_Now then
+                  begun = turns3
+                else
+                  local x2 = w.Interval + 43200000
+                  local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
+                  if length2 > 604800000 then
+                    length2 = 2629746000
+                  end
+                  if length2 > 0 then
+                    local t3 = w.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
+                    local t4 = now - w.Offset
+                    local by4 = w.Interval
+                    local t5 = s_Now - line2.Window_Offset
+                    local by5 = line2.Window_Interval
+                    local x3 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                    if x3 > turns3 then turns3 = x3 end
+                  end
+                  begun = turns3
                 end
-                if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-                  turns2 = turns2 + 1
-                end
-                turns = turns2
               end
-              local turns2 = 0
-              do
-                local since = 0
+              local turns = begun
+              if turns > 0 then
+                local filled = 0
                 do
-                  if line2.Window_Size > line2.Window_Rate then
-                    local max2 = s_Now
-                    local x2 = s_Closed - 1
-                    if x2 > max2 then max2 = x2 end
-                    since = max2
+                  local rate = w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate
+                  local size = line2.Window_Size
+                  local x2 = size - left
+                  if turns > (x2 - x2 % rate) / rate then
+                    filled = size
                   else
-                    since = s_Now
+                    filled = left + turns * rate
                   end
                 end
-                local since2 = since
-                local turns3 = 0
-                if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                  turns3 = turns3 + 1
-                end
-                if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                  turns3 = turns3 + 1
-                end
-                turns2 = turns3
+                line2.Left, line2.Over = filled, 0
               end
-              local turns3 = turns > turns2 and turns or turns2
-              local since = 0
-              do
-                if w.Size > w.Rate then
-                  local max2 = s_Now
-                  local x2 = s_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
-                else
-                  since = s_Now
-                end
-              end
-              if since > s_Now then
-                begun = turns3
-              else
-                local x2 = w.Interval + 43200000
-                local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
-                if length2 > 604800000 then
-                  length2 = 2629746000
-                end
-                if length2 > 0 then
-                  local t3 = w.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
-                  local t4 = now - w.Offset
-                  local by4 = w.Interval
-                  local t5 = s_Now - line2.Window_Offset
-                  local by5 = line2.Window_Interval
-                  local x3 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                  if x3 > turns3 then turns3 = x3 end
-                end
-                begun = turns3
-              end
-            end
-            local turns = begun
-            line2.Left = left
-            if turns > 0 then
-              local filled = 0
-              do
-                local rate = w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate
-                local size = line2.Window_Size
-                local x2 = size - left
-                if turns > (x2 - x2 % rate) / rate then
-                  filled = size
-                else
-                  filled = left + turns * rate
-                end
-              end
-              line2.Left, line2.Over = filled, 0
             end
           elseif w.Series ~= 0 or line2.Window_Series ~= 0 then
             local past = 0
