@@ -217,6 +217,7 @@ type view struct {
 	bound   Bound // the cause; BoundNone: it runs
 	slot    int64 // the next slot to promise
 	number  int64 // the number of the ticket; 0 if it has none, or if the entity was forgotten: shared limits still have its slot
+	denied  bool  // it is due, and a window or the closing denies it; not if a refund will do
 	fresh   bool  // it has no slot, or lost its slot: it books a new one
 	spare   bool  // it takes capacity that booked operations leave
 	pace    int64 // us from one returned token to the next
@@ -260,7 +261,8 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
 	late := now-t.Slot > l.grace() || t.Again > 0 || s.passed()
 	late = late && !op.Urgent && (l.refreshes(s, now, v.at) || !l.refreshes(s, v.at, s.Slot))
-	v.fresh = !op.back() || t.Slot <= now && v.at > now && v.refund == 0 && (unbooked || late)
+	v.denied = op.back() && t.Slot <= now && v.at > now && v.refund == 0
+	v.fresh = !op.back() || v.denied && (unbooked || late)
 	if v.fresh {
 		l.newSlot(s, op, &v)
 	} else if v.at == now && l.early(s, op, v.pace) {
@@ -453,7 +455,7 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 	if v.spare {
 		t.Again = unbooked
 	}
-	if !op.back() || t.Number == 0 && t.Slot <= now && v.at > now && v.refund == 0 {
+	if !op.back() || t.Number == 0 && v.denied {
 		if !s.unnumbered(op) {
 			s.Next++
 		}
@@ -471,7 +473,7 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 		if op.back() && a.Limit == 0 && s.passed() { // else urgent operations that use all of a window starve it
 			t.Again = denied
 		}
-	} else if t.Slot <= now && v.at > now && v.refund == 0 {
+	} else if v.denied {
 		t.Again = denied
 		if s.Closed <= now {
 			l.deny(s, op)

@@ -7158,7 +7158,7 @@ end
                 end
               end
             end
-            local v_at, v_bound, v_slot, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, 0, 0, 0, 0, false, false
+            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, false, false
             do
               local now2 = s_Now
               if op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
@@ -7445,7 +7445,8 @@ end
                 is5 = is4
               end
               late = is5
-              v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Ticket_Slot <= now2 and v_at > now2 and v_refund == 0 and (unbooked or late)
+              v_denied = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot <= now2 and v_at > now2 and v_refund == 0
+              v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or v_denied and (unbooked or late)
               if v_fresh then
                 do
                   v_slot = s_Closed
@@ -8687,7 +8688,7 @@ end
                         if v_spare then
                           t2_Again = 2
                         end
-                        if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or t2_Number == 0 and t2_Slot <= now2 and v_at > now2 and v_refund == 0 then
+                        if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or t2_Number == 0 and v_denied then
                           if not (op_Kind == 0 and s_LastID > 0) then
                             s_Next = s_Next + 1
                           end
@@ -8964,7 +8965,7 @@ end
                           if is2 then
                             t2_Again = 1
                           end
-                        elseif t2_Slot <= now2 and v_at > now2 and v_refund == 0 then
+                        elseif v_denied then
                           t2_Again = 1
                           if s_Closed <= now2 then
                             do
