@@ -255,14 +255,15 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	if v.refund < v.at { // something else takes longer
 		v.refund = 0
 	}
-	// A ticket loses its slot when it is denied for the second time, or is much too late. It keeps the slot if it may run before the
-	// refresh of a longer window, and the next free slot comes after that refresh: that capacity would be left. A ticket that only a
-	// shared limit has delayed has no slot yet. The ticket of an operation that runs again has no cost.
-	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
-	late := now-t.Slot > l.grace() || t.Again > 0 || s.passed()
-	late = late && !op.Urgent && (l.refreshes(s, now, v.at) || !l.refreshes(s, v.at, s.Slot))
-	v.denied = op.back() && t.Slot <= now && v.at > now && v.refund == 0
-	v.fresh = !op.back() || v.denied && (unbooked || late)
+	v.denied, v.fresh = op.back() && t.Slot <= now && v.at > now && v.refund == 0, !op.back()
+	if v.denied {
+		// A ticket loses its slot when it is denied for the second time, or is much too late. It keeps the slot if it may run before
+		// the refresh of a longer window, and the next free slot comes after that refresh: that capacity would be left. A ticket
+		// that only a shared limit has delayed has no slot yet. The ticket of an operation that runs again has no cost.
+		late := !op.Urgent && (now-t.Slot > l.grace() || t.Again > 0 || s.passed())
+		late = late && (l.refreshes(s, now, v.at) || !l.refreshes(s, v.at, s.Slot))
+		v.fresh = late || v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
+	}
 	if v.fresh {
 		l.newSlot(s, op, &v)
 	} else if v.at == now && l.early(s, op, v.pace) {

@@ -7323,82 +7323,35 @@ end
               if v_refund < v_at then
                 v_refund = 0
               end
-              local is2 = v_number == 0
-              if is2 then
-                local max3 = op_Ticket_Cost_0
-                if op_Ticket_Cost_1 > max3 then max3 = op_Ticket_Cost_1 end
-                if op_Ticket_Cost_2 > max3 then max3 = op_Ticket_Cost_2 end
-                if op_Ticket_Cost_3 > max3 then max3 = op_Ticket_Cost_3 end
-                is2 = max3 > 0
-              end
-              local unbooked = is2
-              local is3 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000 or op_Ticket_Again > 0
-              if not is3 then
-                local passed = false
-                do
-                  local done
-                  for i2 = 0, s_Flows_n - 1 do
-                    local f = s_Flows[i2]
-                    if f.Key <= 0 and f.Until > s_Now - 60000 then
-                      passed = true
-                      done = true
-                      break
-                    end
-                  end
-                  if not done then
-                    passed = false
-                  end
-                end
-                is3 = passed
-              end
-              local late = is3
-              local is5 = late and not op_Urgent
-              if is5 then
-                local refreshes = false
-                do
-                  local shortest = l_Windows[l_Shortest]
-                  local left = s_Lines[l_Shortest].Left
-                  local done
-                  for i2 = 0, l_Windows_n - 1 do
-                    local w = l_Windows[i2]
-                    local more2 = s_Lines[i2].Left - left
-                    local is4 = w.Interval > shortest.Interval
-                    if is4 then
-                      local t2 = v_at - w.Offset
-                      local by2 = w.Interval
-                      local t3 = now2 - w.Offset
-                      local by3 = w.Interval
-                      is4 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                    end
-                    if is4 then
-                      local t4 = now2 - w.Offset
-                      local by4 = w.Interval
-                      local n2 = (t4 - t4 % by4) / by4 + 1
-                      local t5 = n2 * w.Interval + w.Offset - 1
-                      local t6 = t5 - shortest.Offset
-                      local by5 = shortest.Interval
-                      local t7 = s_Now - shortest.Offset
-                      local by6 = shortest.Interval
-                      local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
-                      local is5 = more2 < 0
-                      if not is5 then
-                        local y = shortest.Rate
-                        is5 = (more2 - more2 % y) / y < n3
+              v_denied, v_fresh = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot <= now2 and v_at > now2 and v_refund == 0, not (op_Ticket_Slot > 0 and op_Kind ~= 0)
+              if v_denied then
+                local is3 = not op_Urgent
+                if is3 then
+                  local is2 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000 or op_Ticket_Again > 0
+                  if not is2 then
+                    local passed = false
+                    do
+                      local done
+                      for i2 = 0, s_Flows_n - 1 do
+                        local f = s_Flows[i2]
+                        if f.Key <= 0 and f.Until > s_Now - 60000 then
+                          passed = true
+                          done = true
+                          break
+                        end
                       end
-                      if is5 or w.Unit ~= shortest.Unit then
-                        refreshes = true
-                        done = true
-                        break
+                      if not done then
+                        passed = false
                       end
                     end
+                    is2 = passed
                   end
-                  if not done then
-                    refreshes = false
-                  end
+                  is3 = is2
                 end
-                local is4 = refreshes
-                if not is4 then
-                  local refreshes2 = false
+                local late = is3
+                local is5 = late
+                if is5 then
+                  local refreshes = false
                   do
                     local shortest = l_Windows[l_Shortest]
                     local left = s_Lines[l_Shortest].Left
@@ -7408,14 +7361,14 @@ end
                       local more2 = s_Lines[i2].Left - left
                       local is4 = w.Interval > shortest.Interval
                       if is4 then
-                        local t2 = s_Slot - w.Offset
+                        local t2 = v_at - w.Offset
                         local by2 = w.Interval
-                        local t3 = v_at - w.Offset
+                        local t3 = now2 - w.Offset
                         local by3 = w.Interval
                         is4 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                       end
                       if is4 then
-                        local t4 = v_at - w.Offset
+                        local t4 = now2 - w.Offset
                         local by4 = w.Interval
                         local n2 = (t4 - t4 % by4) / by4 + 1
                         local t5 = n2 * w.Interval + w.Offset - 1
@@ -7430,23 +7383,79 @@ end
                           is5 = (more2 - more2 % y) / y < n3
                         end
                         if is5 or w.Unit ~= shortest.Unit then
-                          refreshes2 = true
+                          refreshes = true
                           done = true
                           break
                         end
                       end
                     end
                     if not done then
-                      refreshes2 = false
+                      refreshes = false
                     end
                   end
-                  is4 = not refreshes2
+                  local is4 = refreshes
+                  if not is4 then
+                    local refreshes2 = false
+                    do
+                      local shortest = l_Windows[l_Shortest]
+                      local left = s_Lines[l_Shortest].Left
+                      local done
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w = l_Windows[i2]
+                        local more2 = s_Lines[i2].Left - left
+                        local is4 = w.Interval > shortest.Interval
+                        if is4 then
+                          local t2 = s_Slot - w.Offset
+                          local by2 = w.Interval
+                          local t3 = v_at - w.Offset
+                          local by3 = w.Interval
+                          is4 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                        end
+                        if is4 then
+                          local t4 = v_at - w.Offset
+                          local by4 = w.Interval
+                          local n2 = (t4 - t4 % by4) / by4 + 1
+                          local t5 = n2 * w.Interval + w.Offset - 1
+                          local t6 = t5 - shortest.Offset
+                          local by5 = shortest.Interval
+                          local t7 = s_Now - shortest.Offset
+                          local by6 = shortest.Interval
+                          local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
+                          local is5 = more2 < 0
+                          if not is5 then
+                            local y = shortest.Rate
+                            is5 = (more2 - more2 % y) / y < n3
+                          end
+                          if is5 or w.Unit ~= shortest.Unit then
+                            refreshes2 = true
+                            done = true
+                            break
+                          end
+                        end
+                      end
+                      if not done then
+                        refreshes2 = false
+                      end
+                    end
+                    is4 = not refreshes2
+                  end
+                  is5 = is4
                 end
-                is5 = is4
+                late = is5
+                local is7 = late
+                if not is7 then
+                  local is6 = v_number == 0
+                  if is6 then
+                    local max3 = op_Ticket_Cost_0
+                    if op_Ticket_Cost_1 > max3 then max3 = op_Ticket_Cost_1 end
+                    if op_Ticket_Cost_2 > max3 then max3 = op_Ticket_Cost_2 end
+                    if op_Ticket_Cost_3 > max3 then max3 = op_Ticket_Cost_3 end
+                    is6 = max3 > 0
+                  end
+                  is7 = is6
+                end
+                v_fresh = is7
               end
-              late = is5
-              v_denied = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot <= now2 and v_at > now2 and v_refund == 0
-              v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or v_denied and (unbooked or late)
               if v_fresh then
                 do
                   v_slot = s_Closed
@@ -7483,10 +7492,10 @@ end
                             local since = 0
                             do
                               if w.Size > w.Rate then
-                                local max4 = at2
+                                local max3 = at2
                                 local x4 = s_Closed - 1
-                                if x4 > max4 then max4 = x4 end
-                                since = max4
+                                if x4 > max3 then max3 = x4 end
+                                since = max3
                               else
                                 since = at2
                               end
@@ -7518,10 +7527,10 @@ end
                             local since = 0
                             do
                               if w.Size > w.Rate then
-                                local max4 = at2
+                                local max3 = at2
                                 local x4 = s_Closed - 1
-                                if x4 > max4 then max4 = x4 end
-                                since = max4
+                                if x4 > max3 then max3 = x4 end
+                                since = max3
                               else
                                 since = at2
                               end
@@ -7549,10 +7558,10 @@ end
                       for i2 = 0, l_Windows_n - 1 do
                         do
                           local w = l_Windows[i2]
-                          local max4 = w.Rate < w.Size and w.Rate or w.Size
-                          if s_Lines[i2].Promised > max4 then max4 = s_Lines[i2].Promised end
+                          local max3 = w.Rate < w.Size and w.Rate or w.Size
+                          if s_Lines[i2].Promised > max3 then max3 = s_Lines[i2].Promised end
                           local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                          if v_pace <= (x4 - x4 % max4) / max4 then
+                          if v_pace <= (x4 - x4 % max3) / max3 then
                             space2 = 2 * v_pace
                             done = true
                             break
@@ -7567,20 +7576,20 @@ end
                     if x4 > v_slot then v_slot = x4 end
                   end
                   if v_slot > v_at then
-                    local is7 = v_at == s_Now
-                    if is7 then
-                      local is6 = s_LastID == 0
-                      if not is6 then
+                    local is3 = v_at == s_Now
+                    if is3 then
+                      local is2 = s_LastID == 0
+                      if not is2 then
                         local spare = false
                         do
                           local others2 = false
                           for i2 = 0, l_Windows_n - 1 do
-                            local is6 = others2
-                            if not is6 then
+                            local is2 = others2
+                            if not is2 then
                               local i3 = l_Windows[i2].Unit
-                              is6 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
+                              is2 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
                             end
-                            others2 = is6
+                            others2 = is2
                           end
                           local done
                           for i2 = 0, l_Windows_n - 1 do
@@ -7588,26 +7597,26 @@ end
                             local line2 = s_Lines[i2]
                             local i3 = w.Unit
                             local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                            local is7 = cost == 0
-                            if not is7 then
+                            local is3 = cost == 0
+                            if not is3 then
                               local t2 = s_Slot - w.Offset
                               local by2 = w.Interval
                               local t3 = s_Now - w.Offset
                               local by3 = w.Interval
-                              local is6 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              if is6 then
+                              local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                              if is2 then
                                 local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                local max4 = 1 < cost and 1 or cost
+                                local max3 = 1 < cost and 1 or cost
                                 local x5 = cost - (x4 - x4 % 4096) / 4096
-                                if x5 > max4 then max4 = x5 end
-                                is6 = line2.Promised >= max4
+                                if x5 > max3 then max3 = x5 end
+                                is2 = line2.Promised >= max3
                               end
-                              is7 = is6
+                              is3 = is2
                             end
-                            local is9 = is7
-                            if not is9 then
-                              local is8 = others2
-                              if is8 then
+                            local is5 = is3
+                            if not is5 then
+                              local is4 = others2
+                              if is4 then
                                 local gain = 0
                                 do
                                   local left = line2.Left
@@ -7619,10 +7628,10 @@ end
                                     local since = 0
                                     do
                                       if w.Size > w.Rate then
-                                        local max5 = s_Now
+                                        local max4 = s_Now
                                         local x6 = s_Closed - 1
-                                        if x6 > max5 then max5 = x6 end
-                                        since = max5
+                                        if x6 > max4 then max4 = x6 end
+                                        since = max4
                                       else
                                         since = s_Now
                                       end
@@ -7648,11 +7657,11 @@ end
                                     end
                                   end
                                 end
-                                is8 = line2.Left - cost >= gain - line2.Promised
+                                is4 = line2.Left - cost >= gain - line2.Promised
                               end
-                              is9 = is8
+                              is5 = is4
                             end
-                            local room = is9
+                            local room = is5
                             if not room and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
                               spare = false
                               done = true
@@ -7663,19 +7672,19 @@ end
                             spare = true
                           end
                         end
-                        is6 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
+                        is2 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
                       end
-                      is7 = is6
+                      is3 = is2
                     end
-                    v_spare = is7
+                    v_spare = is3
                     if not v_spare then
                       v_at, v_bound, v_refund = v_slot, 3, 0
                     end
                   end
                 end
               else
-                local is6 = v_at == now2
-                if is6 then
+                local is2 = v_at == now2
+                if is2 then
                   local early = false
                   do
                     local later2 = false
@@ -7684,14 +7693,14 @@ end
                       local w = l_Windows[i2]
                       local i3 = w.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local is7 = later2
-                      if not is7 then
+                      local is3 = later2
+                      if not is3 then
                         local t2 = op_Ticket_Slot - w.Offset
                         local by2 = w.Interval
                         local t3 = s_Now - w.Offset
                         local by3 = w.Interval
-                        local is6 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                        if is6 then
+                        local is2 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                        if is2 then
                           local spanUS = 0
                           do
                             local x4 = (w.Interval < 60000 and w.Interval or 60000) * 1000
@@ -7703,39 +7712,39 @@ end
                             if x5 < min3 then min3 = x5 end
                             spanUS = min3 * each2
                           end
-                          is6 = v_pace < spanUS
+                          is2 = v_pace < spanUS
                         end
-                        is7 = is6
+                        is3 = is2
                       end
-                      later2 = is7
-                      local is10 = beside
-                      if is10 then
+                      later2 = is3
+                      local is6 = beside
+                      if is6 then
                         local line2 = s_Lines[i2]
-                        local is9 = cost == 0
-                        if not is9 then
+                        local is5 = cost == 0
+                        if not is5 then
                           local t4 = s_Slot - w.Offset
                           local by4 = w.Interval
                           local t5 = s_Now - w.Offset
                           local by5 = w.Interval
-                          local is8 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                          if is8 then
+                          local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                          if is4 then
                             local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max4 = 1 < cost and 1 or cost
+                            local max3 = 1 < cost and 1 or cost
                             local x5 = cost - (x4 - x4 % 4096) / 4096
-                            if x5 > max4 then max4 = x5 end
-                            is8 = line2.Promised >= max4
+                            if x5 > max3 then max3 = x5 end
+                            is4 = line2.Promised >= max3
                           end
-                          is9 = is8
+                          is5 = is4
                         end
-                        is10 = is9
+                        is6 = is5
                       end
-                      beside = is10
+                      beside = is6
                     end
                     early = later2 and not beside and not op_Urgent and op_Ticket_Slot > s_Now + 4000
                   end
-                  is6 = early
+                  is2 = early
                 end
-                if is6 then
+                if is2 then
                   v_at, v_bound = op_Ticket_Slot, 3
                 end
               end
@@ -7757,10 +7766,10 @@ end
                   end
                   local x4 = s_Held + l_Guess
                   local y = s_Ended + 1
-                  local max4 = 1
+                  local max3 = 1
                   local x5 = (x4 - x4 % y) / y
-                  if x5 > max4 then max4 = x5 end
-                  local mean = max4
+                  if x5 > max3 then max3 = x5 end
+                  local mean = max3
                   if op_Urgent or u_until < s_Now or u_until - s_Now > mean or (s_Now - s_Now % mean) / mean % 4 == 0 then
                     yields = 0
                   else
