@@ -596,11 +596,12 @@ func (l *Limits) overdue(s *State) int64 {
 // spread is the longest time, in ms, in which slots leave tokens idle: see Limits.space.
 const spread = 10_000
 
-// space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token. A
-// window that is longer than spread counts as that long: its slots need not fill hours.
+// space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token: capacity that
+// has gathered may take longer. A window that is longer than spread counts as that long: its slots need not fill hours.
 func (l *Limits) space(s *State, pace int64) int64 {
 	for i := range l.Windows {
-		if w := &l.Windows[i]; pace <= min(w.Interval, spread)*500/max(min(w.Rate, w.Size), s.Lines[i].Promised) {
+		w, line := &l.Windows[i], &s.Lines[i]
+		if pace <= min(w.Interval, spread)*500/max(min(w.Rate, w.Size), line.Promised, line.Left) {
 			return 2 * pace
 		}
 	}

@@ -455,3 +455,28 @@ func TestLooseShortWindow(t *testing.T) {
 		}
 	}
 }
+
+// An entity whose capacity has gathered uses its tokens as if the windows limited nothing.
+func TestGatheredCapacity(t *testing.T) {
+	for _, c := range []struct {
+		tokens, size, rate int
+		operation          time.Duration
+	}{{1, 200, 10, 50 * time.Millisecond}, {2, 100, 10, 100 * time.Millisecond}, {20, 400, 20, 500 * time.Millisecond}} {
+		for _, hold := range []time.Duration{-1, 0} {
+			play := func(size, rate int) Result {
+				return mustRun(t, Scenario{
+					Name:     "gathered",
+					Options:  drip.Options{Size: size, RefreshRate: rate, Concurrency: c.tokens, WaitForToken: c.operation},
+					Arrivals: Burst(c.size, begun), Operation: Exponential(c.operation), Late: Uniform(0, 20*time.Millisecond), Hold: hold,
+				}, 1, Admit).Results[0]
+			}
+			want, got := play(1_000_000, 1_000_000), play(c.size, c.rate)
+			t.Logf("%d tokens, hold %v: %v, %.2f postponements; without windows %v, %.2f",
+				c.tokens, hold, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
+			if got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
+				t.Errorf("%d tokens, hold %v: %v, %.2f postponements; without windows %v, %.2f",
+					c.tokens, hold, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
+			}
+		}
+	}
+}

@@ -7182,16 +7182,16 @@ end
               do
                 local done
                 for i2 = 0, l_Windows_n - 1 do
-                  do
-                    local w = l_Windows[i2]
-                    local max2 = w.Rate < w.Size and w.Rate or w.Size
-                    if s_Lines[i2].Promised > max2 then max2 = s_Lines[i2].Promised end
-                    local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                    if v_pace <= (x2 - x2 % max2) / max2 then
-                      space = 2 * v_pace
-                      done = true
-                      break
-                    end
+                  local w = l_Windows[i2]
+                  local line2 = s_Lines[i2]
+                  local max2 = w.Rate < w.Size and w.Rate or w.Size
+                  if line2.Promised > max2 then max2 = line2.Promised end
+                  if line2.Left > max2 then max2 = line2.Left end
+                  local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                  if v_pace <= (x2 - x2 % max2) / max2 then
+                    space = 2 * v_pace
+                    done = true
+                    break
                   end
                 end
                 if not done then
@@ -7556,16 +7556,16 @@ end
                     do
                       local done
                       for i2 = 0, l_Windows_n - 1 do
-                        do
-                          local w = l_Windows[i2]
-                          local max3 = w.Rate < w.Size and w.Rate or w.Size
-                          if s_Lines[i2].Promised > max3 then max3 = s_Lines[i2].Promised end
-                          local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                          if v_pace <= (x4 - x4 % max3) / max3 then
-                            space2 = 2 * v_pace
-                            done = true
-                            break
-                          end
+                        local w = l_Windows[i2]
+                        local line2 = s_Lines[i2]
+                        local max3 = w.Rate < w.Size and w.Rate or w.Size
+                        if line2.Promised > max3 then max3 = line2.Promised end
+                        if line2.Left > max3 then max3 = line2.Left end
+                        local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                        if v_pace <= (x4 - x4 % max3) / max3 then
+                          space2 = 2 * v_pace
+                          done = true
+                          break
                         end
                       end
                       if not done then
@@ -8643,16 +8643,16 @@ end
                           end
                           local done
                           for i2 = 0, l_Windows_n - 1 do
-                            do
-                              local w = l_Windows[i2]
-                              local max2 = w.Rate < w.Size and w.Rate or w.Size
-                              if s_Lines[i2].Promised > max2 then max2 = s_Lines[i2].Promised end
-                              local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                              if pace <= (x2 - x2 % max2) / max2 then
-                                space = 2 * pace
-                                done = true
-                                break
-                              end
+                            local w = l_Windows[i2]
+                            local line2 = s_Lines[i2]
+                            local max2 = w.Rate < w.Size and w.Rate or w.Size
+                            if line2.Promised > max2 then max2 = line2.Promised end
+                            if line2.Left > max2 then max2 = line2.Left end
+                            local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                            if pace <= (x2 - x2 % max2) / max2 then
+                              space = 2 * pace
+                              done = true
+                              break
                             end
                           end
                           if not done then
@@ -9628,16 +9628,16 @@ end
                     end
                     local done
                     for i2 = 0, l_Windows_n - 1 do
-                      do
-                        local w = l_Windows[i2]
-                        local max2 = w.Rate < w.Size and w.Rate or w.Size
-                        if s_Lines[i2].Promised > max2 then max2 = s_Lines[i2].Promised end
-                        local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                        if pace <= (x2 - x2 % max2) / max2 then
-                          space = 2 * pace
-                          done = true
-                          break
-                        end
+                      local w = l_Windows[i2]
+                      local line2 = s_Lines[i2]
+                      local max2 = w.Rate < w.Size and w.Rate or w.Size
+                      if line2.Promised > max2 then max2 = line2.Promised end
+                      if line2.Left > max2 then max2 = line2.Left end
+                      local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                      if pace <= (x2 - x2 % max2) / max2 then
+                        space = 2 * pace
+                        done = true
+                        break
                       end
                     end
                     if not done then
