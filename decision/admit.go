@@ -337,7 +337,7 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 	}
 	if v.slot > v.at {
 		// If LastID is 0, no ticket comes back. Urgent newcomers do not pass denied tickets, which may be urgent, too.
-		v.spare = v.at == s.Now && (s.LastID == 0 || l.spare(s, op) && (!op.Urgent || s.AgainUS <= s.Now*1000))
+		v.spare = v.at == s.Now && (s.LastID == 0 || l.spare(s, op, v) && (!op.Urgent || s.AgainUS <= s.Now*1000))
 		if !v.spare {
 			v.at, v.bound, v.refund = v.slot, BoundBooked, 0
 		}
@@ -346,8 +346,10 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 
 // spare reports whether a newcomer of this cost takes nothing from the booked operations: each window has room beside
 // them until its refresh, or they are expected to leave as much. If the newcomer takes nothing of some unit, it is enough that
-// all booked operations would find room now: operations that wait for tokens do not delay operations that take calls only.
-func (l *Limits) spare(s *State, op *Op) bool {
+// all booked operations would find room now: operations that wait for tokens do not delay operations that take calls only. Denied
+// tickets that have not had their turn do come: what is left is theirs first, as far as the window brings less until then.
+func (l *Limits) spare(s *State, op *Op, v *view) bool {
+	turns := max(0, min(s.AgainUS-s.Now*1000, bound))
 	others := false // may wait for a unit of which it takes nothing
 	for i := range l.Windows {
 		others = others || op.Cost[l.Windows[i].Unit] == 0
@@ -356,7 +358,8 @@ func (l *Limits) spare(s *State, op *Op) bool {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
 		room := line.beside(w, s, cost) || others && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
-		if !room && !line.spares(cost) {
+		denied := min(turns/max(1, v.again), max(0, s.Next-s.Head/16)) - turns/max(1, w.spanUS(line.weight(cost)))
+		if !room && (!line.spares(cost) || cost > 0 && line.Left-cost < denied) {
 			return false
 		}
 	}

@@ -508,3 +508,21 @@ func TestSharedSmallBesideLarge(t *testing.T) {
 		}
 	}
 }
+
+// A newcomer takes no capacity of tickets that wait for their turn: at the limit's rate the longest wait is a few times the best one.
+func TestNewcomersBehindDenied(t *testing.T) {
+	for _, seed := range []uint64{2, 3, 6} {
+		for _, hold := range []time.Duration{-1, 0} {
+			report := mustRun(t, Scenario{
+				Name: "denied", Options: drip.Options{Size: 40, RefreshRate: 2, Concurrency: 2},
+				Arrivals:  Poisson([]float64{1.94, 1.98, 2, 2.04}[seed%4], 0, 90*time.Minute),
+				Operation: Exponential(800 * time.Millisecond), Late: Uniform(0, 500*time.Millisecond), Hold: hold,
+			}, seed, Admit)
+			got, best := report.Results[0], report.Results[1]
+			t.Logf("hold %v: waits %v, at best %v; %+v", hold, got.Wait.Max, best.Wait.Max, got.Redeliveries)
+			if got.Wait.Max > best.Wait.Max*9/2 || hold == 0 && got.Redeliveries.Max > 10 {
+				t.Errorf("hold %v: waits %v, at best %v; %+v", hold, got.Wait.Max, best.Wait.Max, got.Redeliveries)
+			}
+		}
+	}
+}

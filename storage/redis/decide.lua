@@ -7582,6 +7582,9 @@ end
                       if not is2 then
                         local spare = false
                         do
+                          local min3 = s_AgainUS - s_Now * 1000
+                          if 1125899906842624 < min3 then min3 = 1125899906842624 end
+                          local turns = 0 > min3 and 0 or min3
                           local others2 = false
                           for i2 = 0, l_Windows_n - 1 do
                             local is2 = others2
@@ -7662,7 +7665,30 @@ end
                               is5 = is4
                             end
                             local room = is5
-                            if not room and not (line2.Spare > 4 * (line2.Taken + cost - 1)) then
+                            local y = 1 > v_again and 1 or v_again
+                            local max4 = 0
+                            local x6 = s_Next - (s_Head - s_Head % 16) / 16
+                            if x6 > max4 then max4 = x6 end
+                            local min4 = (turns - turns % y) / y
+                            if max4 < min4 then min4 = max4 end
+                            local spanUS = 0
+                            do
+                              local x7 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                              local max5 = 1 < cost and 1 or cost
+                              local x8 = cost - (x7 - x7 % 4096) / 4096
+                              if x8 > max5 then max5 = x8 end
+                              local x9 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                              local y2 = w.Rate < w.Size and w.Rate or w.Size
+                              local each2 = (x9 - x9 % y2) / y2
+                              local y3 = each2 + 1
+                              local min5 = max5
+                              local x10 = (1125899906842624 - 1125899906842624 % y3) / y3
+                              if x10 < min5 then min5 = x10 end
+                              spanUS = min5 * each2
+                            end
+                            local y2 = 1 > spanUS and 1 or spanUS
+                            local denied = min4 - (turns - turns % y2) / y2
+                            if not room and (not (line2.Spare > 4 * (line2.Taken + cost - 1)) or cost > 0 and line2.Left - cost < denied) then
                               spare = false
                               done = true
                               break
