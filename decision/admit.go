@@ -357,9 +357,10 @@ func (l *Limits) spare(s *State, op *Op, v *view) bool {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
+		each := max(1, line.weight(cost))
 		room := line.beside(w, s, cost) || others && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
-		denied := min(turns/max(1, v.again), max(0, s.Next-s.Head/16)) - turns/max(1, w.spanUS(line.weight(cost)))
-		if !room && (!line.spares(cost) || cost > 0 && line.Left-cost < denied) {
+		denied := min(turns/max(1, v.again), max(0, s.Next-s.Head/16)) - turns/max(1, w.spanUS(each))
+		if !room && (!line.spares(cost) || cost > 0 && line.Left-cost < min(denied, bound/each)*each) {
 			return false
 		}
 	}

@@ -7600,6 +7600,11 @@ end
                             local line2 = s_Lines[i2]
                             local i3 = w.Unit
                             local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                            local max3 = 1 < cost and 1 or cost
+                            local x5 = cost - (x4 - x4 % 4096) / 4096
+                            if x5 > max3 then max3 = x5 end
+                            local each2 = 1 > max3 and 1 or max3
                             local is3 = cost == 0
                             if not is3 then
                               local t2 = s_Slot - w.Offset
@@ -7608,11 +7613,11 @@ end
                               local by3 = w.Interval
                               local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               if is2 then
-                                local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                local max3 = 1 < cost and 1 or cost
-                                local x5 = cost - (x4 - x4 % 4096) / 4096
-                                if x5 > max3 then max3 = x5 end
-                                is2 = line2.Promised >= max3
+                                local x6 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                                local max4 = 1 < cost and 1 or cost
+                                local x7 = cost - (x6 - x6 % 4096) / 4096
+                                if x7 > max4 then max4 = x7 end
+                                is2 = line2.Promised >= max4
                               end
                               is3 = is2
                             end
@@ -7631,10 +7636,10 @@ end
                                     local since = 0
                                     do
                                       if w.Size > w.Rate then
-                                        local max4 = s_Now
-                                        local x6 = s_Closed - 1
-                                        if x6 > max4 then max4 = x6 end
-                                        since = max4
+                                        local max5 = s_Now
+                                        local x8 = s_Closed - 1
+                                        if x8 > max5 then max5 = x8 end
+                                        since = max5
                                       else
                                         since = s_Now
                                       end
@@ -7649,8 +7654,8 @@ end
                                       do
                                         local rate = w.Rate
                                         local size = w.Size
-                                        local x6 = size - left
-                                        if n2 > (x6 - x6 % rate) / rate then
+                                        local x8 = size - left
+                                        if n2 > (x8 - x8 % rate) / rate then
                                           filled = size
                                         else
                                           filled = left + n2 * rate
@@ -7666,29 +7671,40 @@ end
                             end
                             local room = is5
                             local y = 1 > v_again and 1 or v_again
-                            local max4 = 0
-                            local x6 = s_Next - (s_Head - s_Head % 16) / 16
-                            if x6 > max4 then max4 = x6 end
+                            local max5 = 0
+                            local x8 = s_Next - (s_Head - s_Head % 16) / 16
+                            if x8 > max5 then max5 = x8 end
                             local min4 = (turns - turns % y) / y
-                            if max4 < min4 then min4 = max4 end
+                            if max5 < min4 then min4 = max5 end
                             local spanUS = 0
                             do
-                              local x7 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                              local max5 = 1 < cost and 1 or cost
-                              local x8 = cost - (x7 - x7 % 4096) / 4096
-                              if x8 > max5 then max5 = x8 end
                               local x9 = (w.Interval < 60000 and w.Interval or 60000) * 1000
                               local y2 = w.Rate < w.Size and w.Rate or w.Size
-                              local each2 = (x9 - x9 % y2) / y2
-                              local y3 = each2 + 1
-                              local min5 = max5
+                              local each3 = (x9 - x9 % y2) / y2
+                              local y3 = each3 + 1
+                              local min5 = each2
                               local x10 = (1125899906842624 - 1125899906842624 % y3) / y3
                               if x10 < min5 then min5 = x10 end
-                              spanUS = min5 * each2
+                              spanUS = min5 * each3
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
                             local denied = min4 - (turns - turns % y2) / y2
-                            if not room and (not (line2.Spare > 4 * (line2.Taken + cost - 1)) or cost > 0 and line2.Left - cost < denied) then
+                            local is8 = not room
+                            if is8 then
+                              local is7 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
+                              if not is7 then
+                                local is6 = cost > 0
+                                if is6 then
+                                  local min5 = denied
+                                  local x9 = (1125899906842624 - 1125899906842624 % each2) / each2
+                                  if x9 < min5 then min5 = x9 end
+                                  is6 = line2.Left - cost < min5 * each2
+                                end
+                                is7 = is6
+                              end
+                              is8 = is7
+                            end
+                            if is8 then
                               spare = false
                               done = true
                               break
