@@ -606,7 +606,7 @@ const spread = 10_000
 func (l *Limits) space(s *State, pace int64) int64 {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if pace <= min(w.Interval, spread)*500/max(min(w.Rate, w.Size), line.Promised, line.Left) {
+		if pace <= min(w.Interval, spread)*500/max(1, max(min(w.Rate, w.Size), line.Promised, line.Left)/max(1, line.weight(line.usual(s)))) {
 			return 2 * pace
 		}
 	}

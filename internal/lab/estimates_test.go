@@ -42,7 +42,7 @@ func TestEstimates(t *testing.T) {
 		"exact":         {second, 4000, 200 * time.Millisecond, fixed(10, 10), 1, 1},
 		"double":        {second, 4000, 200 * time.Millisecond, fixed(20, 10), 1.1, 2.1},
 		"fivefold":      {second, 4000, 50 * time.Millisecond, fixed(50, 10), 1.25, 2.8},
-		"slow":          {second, 4000, 5 * time.Second, fixed(50, 10), 5, 2.2},
+		"slow":          {second, 4000, 5 * time.Second, fixed(50, 10), 5, 2.3},
 		"within minute": {drip.Limit{Size: 60_000, RefreshInterval: time.Minute, Unit: "tokens", Concurrency: plenty}, 4000, 2 * time.Second, fixed(200, 60), 1.15, 2},
 		"model": {
 			drip.Limit{Size: 500, RefreshInterval: time.Minute, Concurrency: plenty, Windows: []drip.Window{

@@ -502,3 +502,21 @@ func TestMixedCallers(t *testing.T) {
 		}
 	}
 }
+
+// If all costs and the limit are ten times as large, nothing changes.
+func TestCostsTimesTen(t *testing.T) {
+	for _, window := range []time.Duration{500 * time.Millisecond, 10 * time.Second} {
+		play := func(cost int) *Result {
+			perWindow := int(10 * window.Seconds())
+			return &mustRun(t, Scenario{
+				Name:     "costs",
+				Options:  drip.Options{Size: 2 * perWindow * cost, RefreshRate: perWindow * cost, RefreshInterval: window, Concurrency: 1},
+				Arrivals: Poisson(9, 0, time.Minute), Operation: Exponential(50 * time.Millisecond), Costs: FixedCost(cost), Late: Uniform(0, 20*time.Millisecond), Hold: -1,
+			}, 1, Admit).Results[0]
+		}
+		want, got := play(1), play(10)
+		if got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
+			t.Errorf("%v: %v, %+v; costs of one %v, %+v", window, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		}
+	}
+}

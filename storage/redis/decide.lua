@@ -7192,8 +7192,19 @@ end
                   local max2 = w.Rate < w.Size and w.Rate or w.Size
                   if line2.Promised > max2 then max2 = line2.Promised end
                   if line2.Left > max2 then max2 = line2.Left end
-                  local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                  if v_pace <= (x2 - x2 % max2) / max2 then
+                  local x2 = line2.Estimated
+                  local y = 1 > s_Ended and 1 or s_Ended
+                  local cost = (x2 - x2 % y) / y
+                  local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                  local max3 = 1 < cost and 1 or cost
+                  local x4 = cost - (x3 - x3 % 4096) / 4096
+                  if x4 > max3 then max3 = x4 end
+                  local y2 = 1 > max3 and 1 or max3
+                  local max4 = 1
+                  local x5 = (max2 - max2 % y2) / y2
+                  if x5 > max4 then max4 = x5 end
+                  local x6 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                  if v_pace <= (x6 - x6 % max4) / max4 then
                     space = 2 * v_pace
                     done = true
                     break
@@ -7566,8 +7577,19 @@ end
                         local max3 = w.Rate < w.Size and w.Rate or w.Size
                         if line2.Promised > max3 then max3 = line2.Promised end
                         if line2.Left > max3 then max3 = line2.Left end
-                        local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                        if v_pace <= (x4 - x4 % max3) / max3 then
+                        local x4 = line2.Estimated
+                        local y = 1 > s_Ended and 1 or s_Ended
+                        local cost = (x4 - x4 % y) / y
+                        local x5 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                        local max4 = 1 < cost and 1 or cost
+                        local x6 = cost - (x5 - x5 % 4096) / 4096
+                        if x6 > max4 then max4 = x6 end
+                        local y2 = 1 > max4 and 1 or max4
+                        local max5 = 1
+                        local x7 = (max3 - max3 % y2) / y2
+                        if x7 > max5 then max5 = x7 end
+                        local x8 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                        if v_pace <= (x8 - x8 % max5) / max5 then
                           space2 = 2 * v_pace
                           done = true
                           break
@@ -8697,8 +8719,19 @@ end
                             local max2 = w.Rate < w.Size and w.Rate or w.Size
                             if line2.Promised > max2 then max2 = line2.Promised end
                             if line2.Left > max2 then max2 = line2.Left end
-                            local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                            if pace <= (x2 - x2 % max2) / max2 then
+                            local x2 = line2.Estimated
+                            local y = 1 > s_Ended and 1 or s_Ended
+                            local cost = (x2 - x2 % y) / y
+                            local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                            local max3 = 1 < cost and 1 or cost
+                            local x4 = cost - (x3 - x3 % 4096) / 4096
+                            if x4 > max3 then max3 = x4 end
+                            local y2 = 1 > max3 and 1 or max3
+                            local max4 = 1
+                            local x5 = (max2 - max2 % y2) / y2
+                            if x5 > max4 then max4 = x5 end
+                            local x6 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                            if pace <= (x6 - x6 % max4) / max4 then
                               space = 2 * pace
                               done = true
                               break
@@ -9682,8 +9715,19 @@ end
                       local max2 = w.Rate < w.Size and w.Rate or w.Size
                       if line2.Promised > max2 then max2 = line2.Promised end
                       if line2.Left > max2 then max2 = line2.Left end
-                      local x2 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                      if pace <= (x2 - x2 % max2) / max2 then
+                      local x2 = line2.Estimated
+                      local y = 1 > s_Ended and 1 or s_Ended
+                      local cost = (x2 - x2 % y) / y
+                      local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+                      local max3 = 1 < cost and 1 or cost
+                      local x4 = cost - (x3 - x3 % 4096) / 4096
+                      if x4 > max3 then max3 = x4 end
+                      local y2 = 1 > max3 and 1 or max3
+                      local max4 = 1
+                      local x5 = (max2 - max2 % y2) / y2
+                      if x5 > max4 then max4 = x5 end
+                      local x6 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                      if pace <= (x6 - x6 % max4) / max4 then
                         space = 2 * pace
                         done = true
                         break
