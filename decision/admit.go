@@ -216,7 +216,7 @@ type view struct {
 	bound   Bound // the cause; BoundNone: it runs
 	slot    int64 // the next slot to promise
 	number  int64 // the number of the ticket; 0 if it has none, or if the entity was forgotten: shared limits still have its slot
-	denied  bool  // it is due, and a window or the closing denies it; not if a refund will do
+	denied  bool  // it is due, but a window or a longer closing denies it
 	fresh   bool  // it has no slot, or lost its slot: it books a new one
 	spare   bool  // it takes capacity that booked operations leave
 	pace    int64 // us from one returned token to the next
@@ -254,7 +254,9 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	if v.refund < v.at { // something else takes longer
 		v.refund = 0
 	}
-	v.denied, v.fresh = op.back() && t.Slot <= now && v.at > now && v.refund == 0, !op.back()
+	w := &l.Windows[l.Shortest]
+	v.denied = op.back() && t.Slot <= now && (v.bound > BoundNone || w.interval(v.at) > w.interval(now)) && v.refund == 0
+	v.fresh = !op.back()
 	if v.denied {
 		// A ticket loses its slot when it is denied for the second time, or is much too late. It keeps the slot if it may run before
 		// the refresh of a longer window, and the next free slot comes after that refresh: that capacity would be left. A ticket

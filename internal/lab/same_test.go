@@ -520,3 +520,35 @@ func TestCostsTimesTen(t *testing.T) {
 		}
 	}
 }
+
+// A pause within an interval costs no ticket its slot.
+func TestPausedForAMoment(t *testing.T) {
+	for _, seed := range []uint64{1, 18} {
+		play := func(paused bool) (last int64) {
+			s := RandomShared(seed)
+			s.Unmeasured = true
+			r, err := newSharedRun(&s, seed)
+			ok(t, err)
+			o, asks := s.Options, 0
+			o.Start, o.Clock = full(s.Begin), func() time.Time { return time.UnixMilli(r.now) }
+			o.Limits = func(ctx context.Context, entity string) (drip.Limit, error) { // called at each decision
+				if asks++; paused && asks%5 == 0 {
+					ok(t, r.bucket.Pause(ctx, entity, time.Millisecond))
+				}
+				return drip.Limit{}, nil
+			}
+			r.bucket, err = drip.New(o)
+			ok(t, err)
+			ok(t, r.play())
+			for i := range r.messages {
+				last = max(last, r.messages[i].started-r.begin)
+			}
+			return last
+		}
+		want, got := play(false), play(true)
+		t.Logf("seed %d: %d ms, %d without pauses", seed, got, want)
+		if got > want*103/100 {
+			t.Errorf("seed %d: %d ms, %d without pauses", seed, got, want)
+		}
+	}
+}

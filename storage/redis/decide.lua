@@ -7339,12 +7339,26 @@ end
               if v_refund < v_at then
                 v_refund = 0
               end
-              v_denied, v_fresh = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot <= now2 and v_at > now2 and v_refund == 0, not (op_Ticket_Slot > 0 and op_Kind ~= 0)
+              local w = l_Windows[l_Shortest]
+              local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot <= now2
+              if is3 then
+                local is2 = v_bound > 0
+                if not is2 then
+                  local t2 = v_at - w.Offset
+                  local by2 = w.Interval
+                  local t3 = now2 - w.Offset
+                  local by3 = w.Interval
+                  is2 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                end
+                is3 = is2
+              end
+              v_denied = is3 and v_refund == 0
+              v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0)
               if v_denied then
-                local is3 = not op_Urgent
-                if is3 then
-                  local is2 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000 or op_Ticket_Again > 0
-                  if not is2 then
+                local is5 = not op_Urgent
+                if is5 then
+                  local is4 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000 or op_Ticket_Again > 0
+                  if not is4 then
                     local passed = false
                     do
                       local done
@@ -7360,45 +7374,45 @@ end
                         passed = false
                       end
                     end
-                    is2 = passed
+                    is4 = passed
                   end
-                  is3 = is2
+                  is5 = is4
                 end
-                local late = is3
-                local is5 = late
-                if is5 then
+                local late = is5
+                local is7 = late
+                if is7 then
                   local refreshes = false
                   do
                     local shortest = l_Windows[l_Shortest]
                     local left = s_Lines[l_Shortest].Left
                     local done
                     for i2 = 0, l_Windows_n - 1 do
-                      local w = l_Windows[i2]
+                      local w2 = l_Windows[i2]
                       local more2 = s_Lines[i2].Left - left
-                      local is4 = w.Interval > shortest.Interval
-                      if is4 then
-                        local t2 = v_at - w.Offset
-                        local by2 = w.Interval
-                        local t3 = now2 - w.Offset
-                        local by3 = w.Interval
-                        is4 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                      local is6 = w2.Interval > shortest.Interval
+                      if is6 then
+                        local t4 = v_at - w2.Offset
+                        local by4 = w2.Interval
+                        local t5 = now2 - w2.Offset
+                        local by5 = w2.Interval
+                        is6 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                       end
-                      if is4 then
-                        local t4 = now2 - w.Offset
-                        local by4 = w.Interval
-                        local n2 = (t4 - t4 % by4) / by4 + 1
-                        local t5 = n2 * w.Interval + w.Offset - 1
-                        local t6 = t5 - shortest.Offset
-                        local by5 = shortest.Interval
-                        local t7 = s_Now - shortest.Offset
-                        local by6 = shortest.Interval
-                        local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
-                        local is5 = more2 < 0
-                        if not is5 then
+                      if is6 then
+                        local t6 = now2 - w2.Offset
+                        local by6 = w2.Interval
+                        local n2 = (t6 - t6 % by6) / by6 + 1
+                        local t7 = n2 * w2.Interval + w2.Offset - 1
+                        local t8 = t7 - shortest.Offset
+                        local by7 = shortest.Interval
+                        local t9 = s_Now - shortest.Offset
+                        local by8 = shortest.Interval
+                        local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
+                        local is7 = more2 < 0
+                        if not is7 then
                           local y = shortest.Rate
-                          is5 = (more2 - more2 % y) / y < n3
+                          is7 = (more2 - more2 % y) / y < n3
                         end
-                        if is5 or w.Unit ~= shortest.Unit then
+                        if is7 or w2.Unit ~= shortest.Unit then
                           refreshes = true
                           done = true
                           break
@@ -7409,40 +7423,40 @@ end
                       refreshes = false
                     end
                   end
-                  local is4 = refreshes
-                  if not is4 then
+                  local is6 = refreshes
+                  if not is6 then
                     local refreshes2 = false
                     do
                       local shortest = l_Windows[l_Shortest]
                       local left = s_Lines[l_Shortest].Left
                       local done
                       for i2 = 0, l_Windows_n - 1 do
-                        local w = l_Windows[i2]
+                        local w2 = l_Windows[i2]
                         local more2 = s_Lines[i2].Left - left
-                        local is4 = w.Interval > shortest.Interval
-                        if is4 then
-                          local t2 = s_Slot - w.Offset
-                          local by2 = w.Interval
-                          local t3 = v_at - w.Offset
-                          local by3 = w.Interval
-                          is4 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                        local is6 = w2.Interval > shortest.Interval
+                        if is6 then
+                          local t4 = s_Slot - w2.Offset
+                          local by4 = w2.Interval
+                          local t5 = v_at - w2.Offset
+                          local by5 = w2.Interval
+                          is6 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                         end
-                        if is4 then
-                          local t4 = v_at - w.Offset
-                          local by4 = w.Interval
-                          local n2 = (t4 - t4 % by4) / by4 + 1
-                          local t5 = n2 * w.Interval + w.Offset - 1
-                          local t6 = t5 - shortest.Offset
-                          local by5 = shortest.Interval
-                          local t7 = s_Now - shortest.Offset
-                          local by6 = shortest.Interval
-                          local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
-                          local is5 = more2 < 0
-                          if not is5 then
+                        if is6 then
+                          local t6 = v_at - w2.Offset
+                          local by6 = w2.Interval
+                          local n2 = (t6 - t6 % by6) / by6 + 1
+                          local t7 = n2 * w2.Interval + w2.Offset - 1
+                          local t8 = t7 - shortest.Offset
+                          local by7 = shortest.Interval
+                          local t9 = s_Now - shortest.Offset
+                          local by8 = shortest.Interval
+                          local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
+                          local is7 = more2 < 0
+                          if not is7 then
                             local y = shortest.Rate
-                            is5 = (more2 - more2 % y) / y < n3
+                            is7 = (more2 - more2 % y) / y < n3
                           end
-                          if is5 or w.Unit ~= shortest.Unit then
+                          if is7 or w2.Unit ~= shortest.Unit then
                             refreshes2 = true
                             done = true
                             break
@@ -7453,38 +7467,38 @@ end
                         refreshes2 = false
                       end
                     end
-                    is4 = not refreshes2
+                    is6 = not refreshes2
                   end
-                  is5 = is4
+                  is7 = is6
                 end
-                late = is5
-                local is7 = late
-                if not is7 then
-                  local is6 = v_number == 0
-                  if is6 then
+                late = is7
+                local is9 = late
+                if not is9 then
+                  local is8 = v_number == 0
+                  if is8 then
                     local max3 = op_Ticket_Cost_0
                     if op_Ticket_Cost_1 > max3 then max3 = op_Ticket_Cost_1 end
                     if op_Ticket_Cost_2 > max3 then max3 = op_Ticket_Cost_2 end
                     if op_Ticket_Cost_3 > max3 then max3 = op_Ticket_Cost_3 end
-                    is6 = max3 > 0
+                    is8 = max3 > 0
                   end
-                  is7 = is6
+                  is9 = is8
                 end
-                v_fresh = is7
+                v_fresh = is9
               end
               if v_fresh then
                 do
                   v_slot = s_Closed
                   for i2 = 0, l_Windows_n - 1 do
-                    local w = l_Windows[i2]
+                    local w2 = l_Windows[i2]
                     local line2 = s_Lines[i2]
                     do
-                      local i3 = w.Unit
+                      local i3 = w2.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       if op_Urgent then
                         local u_booked, u_tickets, u_until = 0, 0, 0
                         do
-                          local unit = w.Unit
+                          local unit = w2.Unit
                           for i4 = 0, s_Flows_n - 1 do
                             local f = s_Flows[i4]
                             if f.Key == 0 - unit then
@@ -7502,12 +7516,12 @@ end
                           if left >= cost or cost == 0 then
                             room = at2
                           else
-                            if cost > w.Size then
+                            if cost > w2.Size then
                               at2 = at2 + 10000
                             end
                             local since = 0
                             do
-                              if w.Size > w.Rate then
+                              if w2.Size > w2.Rate then
                                 local max3 = at2
                                 local x4 = s_Closed - 1
                                 if x4 > max3 then max3 = x4 end
@@ -7516,16 +7530,16 @@ end
                                 since = at2
                               end
                             end
-                            local t2 = since - w.Offset
-                            local by2 = w.Interval
+                            local t4 = since - w2.Offset
+                            local by4 = w2.Interval
                             local x4 = cost - left - 1
-                            local y = w.Rate
-                            local y2 = w.Interval
+                            local y = w2.Rate
+                            local y2 = w2.Interval
                             local min3 = (x4 - x4 % y) / y + 1
                             local x5 = (8796093022208 - 8796093022208 % y2) / y2
                             if x5 < min3 then min3 = x5 end
-                            local n2 = (t2 - t2 % by2) / by2 + min3
-                            room = n2 * w.Interval + w.Offset
+                            local n2 = (t4 - t4 % by4) / by4 + min3
+                            room = n2 * w2.Interval + w2.Offset
                           end
                         end
                         if room > v_slot then v_slot = room end
@@ -7537,12 +7551,12 @@ end
                           if left >= cost or cost == 0 then
                             room = at2
                           else
-                            if cost > w.Size then
+                            if cost > w2.Size then
                               at2 = at2 + 10000
                             end
                             local since = 0
                             do
-                              if w.Size > w.Rate then
+                              if w2.Size > w2.Rate then
                                 local max3 = at2
                                 local x4 = s_Closed - 1
                                 if x4 > max3 then max3 = x4 end
@@ -7551,16 +7565,16 @@ end
                                 since = at2
                               end
                             end
-                            local t2 = since - w.Offset
-                            local by2 = w.Interval
+                            local t4 = since - w2.Offset
+                            local by4 = w2.Interval
                             local x4 = cost - left - 1
-                            local y = w.Rate
-                            local y2 = w.Interval
+                            local y = w2.Rate
+                            local y2 = w2.Interval
                             local min3 = (x4 - x4 % y) / y + 1
                             local x5 = (8796093022208 - 8796093022208 % y2) / y2
                             if x5 < min3 then min3 = x5 end
-                            local n2 = (t2 - t2 % by2) / by2 + min3
-                            room = n2 * w.Interval + w.Offset
+                            local n2 = (t4 - t4 % by4) / by4 + min3
+                            room = n2 * w2.Interval + w2.Offset
                           end
                         end
                         if room > v_slot then v_slot = room end
@@ -7572,9 +7586,9 @@ end
                     do
                       local done
                       for i2 = 0, l_Windows_n - 1 do
-                        local w = l_Windows[i2]
+                        local w2 = l_Windows[i2]
                         local line2 = s_Lines[i2]
-                        local max3 = w.Rate < w.Size and w.Rate or w.Size
+                        local max3 = w2.Rate < w2.Size and w2.Rate or w2.Size
                         if line2.Promised > max3 then max3 = line2.Promised end
                         if line2.Left > max3 then max3 = line2.Left end
                         local x4 = line2.Estimated
@@ -7588,7 +7602,7 @@ end
                         local max5 = 1
                         local x7 = (max3 - max3 % y2) / y2
                         if x7 > max5 then max5 = x7 end
-                        local x8 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                        local x8 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
                         if v_pace <= (x8 - x8 % max5) / max5 then
                           space2 = 2 * v_pace
                           done = true
@@ -7605,10 +7619,10 @@ end
                   if v_slot > v_at then
                     local plain3 = op_Kind == 0
                     local turns = s_AgainUS >= s_Now * 1000
-                    local is3 = v_at == s_Now
-                    if is3 then
-                      local is2 = s_LastID == 0 or plain3 and not turns
-                      if not is2 then
+                    local is5 = v_at == s_Now
+                    if is5 then
+                      local is4 = s_LastID == 0 or plain3 and not turns
+                      if not is4 then
                         local spare = false
                         do
                           local min3 = s_AgainUS - s_Now * 1000
@@ -7616,55 +7630,55 @@ end
                           local turns2 = 0 > min3 and 0 or min3
                           local others2 = false
                           for i2 = 0, l_Windows_n - 1 do
-                            local is2 = others2
-                            if not is2 then
+                            local is4 = others2
+                            if not is4 then
                               local i3 = l_Windows[i2].Unit
-                              is2 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
+                              is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
                             end
-                            others2 = is2
+                            others2 = is4
                           end
                           local done
                           for i2 = 0, l_Windows_n - 1 do
-                            local w = l_Windows[i2]
+                            local w2 = l_Windows[i2]
                             local line2 = s_Lines[i2]
-                            local i3 = w.Unit
+                            local i3 = w2.Unit
                             local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                             local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max3 = 1 < cost and 1 or cost
                             local x5 = cost - (x4 - x4 % 4096) / 4096
                             if x5 > max3 then max3 = x5 end
                             local each2 = 1 > max3 and 1 or max3
-                            local is3 = cost == 0
-                            if not is3 then
-                              local t2 = s_Slot - w.Offset
-                              local by2 = w.Interval
-                              local t3 = s_Now - w.Offset
-                              local by3 = w.Interval
-                              local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              if is2 then
+                            local is5 = cost == 0
+                            if not is5 then
+                              local t4 = s_Slot - w2.Offset
+                              local by4 = w2.Interval
+                              local t5 = s_Now - w2.Offset
+                              local by5 = w2.Interval
+                              local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                              if is4 then
                                 local x6 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                                 local max4 = 1 < cost and 1 or cost
                                 local x7 = cost - (x6 - x6 % 4096) / 4096
                                 if x7 > max4 then max4 = x7 end
-                                is2 = line2.Promised >= max4
+                                is4 = line2.Promised >= max4
                               end
-                              is3 = is2
+                              is5 = is4
                             end
-                            local is5 = is3
-                            if not is5 then
-                              local is4 = others2
-                              if is4 then
+                            local is7 = is5
+                            if not is7 then
+                              local is6 = others2
+                              if is6 then
                                 local gain = 0
                                 do
                                   local left = line2.Left
                                   if s_Slot <= s_Now then
                                     gain = left
                                   else
-                                    local t4 = s_Slot - w.Offset
-                                    local by4 = w.Interval
+                                    local t6 = s_Slot - w2.Offset
+                                    local by6 = w2.Interval
                                     local since = 0
                                     do
-                                      if w.Size > w.Rate then
+                                      if w2.Size > w2.Rate then
                                         local max5 = s_Now
                                         local x8 = s_Closed - 1
                                         if x8 > max5 then max5 = x8 end
@@ -7673,16 +7687,16 @@ end
                                         since = s_Now
                                       end
                                     end
-                                    local t5 = since - w.Offset
-                                    local by5 = w.Interval
-                                    local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                    local t7 = since - w2.Offset
+                                    local by7 = w2.Interval
+                                    local n2 = (t6 - t6 % by6) / by6 - (t7 - t7 % by7) / by7
                                     if n2 <= 0 then
                                       gain = left
                                     else
                                       local filled = 0
                                       do
-                                        local rate = w.Rate
-                                        local size = w.Size
+                                        local rate = w2.Rate
+                                        local size = w2.Size
                                         local x8 = size - left
                                         if n2 > (x8 - x8 % rate) / rate then
                                           filled = size
@@ -7694,11 +7708,11 @@ end
                                     end
                                   end
                                 end
-                                is4 = line2.Left - cost >= gain - line2.Promised
+                                is6 = line2.Left - cost >= gain - line2.Promised
                               end
-                              is5 = is4
+                              is7 = is6
                             end
-                            local room = is5
+                            local room = is7
                             local y = 1 > v_again and 1 or v_again
                             local max5 = 0
                             local x8 = s_Next - (s_Head - s_Head % 16) / 16
@@ -7707,8 +7721,8 @@ end
                             if max5 < min4 then min4 = max5 end
                             local spanUS = 0
                             do
-                              local x9 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                              local y2 = w.Rate < w.Size and w.Rate or w.Size
+                              local x9 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                              local y2 = w2.Rate < w2.Size and w2.Rate or w2.Size
                               local each3 = (x9 - x9 % y2) / y2
                               local y3 = each3 + 1
                               local min5 = each2
@@ -7718,22 +7732,22 @@ end
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
                             local denied = min4 - (turns2 - turns2 % y2) / y2
-                            local is8 = not room
-                            if is8 then
-                              local is7 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
-                              if not is7 then
-                                local is6 = cost > 0
-                                if is6 then
+                            local is10 = not room
+                            if is10 then
+                              local is9 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
+                              if not is9 then
+                                local is8 = cost > 0
+                                if is8 then
                                   local min5 = denied
                                   local x9 = (1125899906842624 - 1125899906842624 % each2) / each2
                                   if x9 < min5 then min5 = x9 end
-                                  is6 = line2.Left - cost < min5 * each2
+                                  is8 = line2.Left - cost < min5 * each2
                                 end
-                                is7 = is6
+                                is9 = is8
                               end
-                              is8 = is7
+                              is10 = is9
                             end
-                            if is8 then
+                            if is10 then
                               spare = false
                               done = true
                               break
@@ -7743,39 +7757,39 @@ end
                             spare = true
                           end
                         end
-                        is2 = spare and not (op_Urgent and turns)
+                        is4 = spare and not (op_Urgent and turns)
                       end
-                      is3 = is2
+                      is5 = is4
                     end
-                    v_spare = is3
+                    v_spare = is5
                     if not v_spare then
                       v_at, v_bound, v_refund = v_slot, 3, 0
                     end
                   end
                 end
               else
-                local is2 = v_at == now2
-                if is2 then
+                local is4 = v_at == now2
+                if is4 then
                   local early = false
                   do
                     local later2 = false
                     local beside = true
                     for i2 = 0, l_Windows_n - 1 do
-                      local w = l_Windows[i2]
-                      local i3 = w.Unit
+                      local w2 = l_Windows[i2]
+                      local i3 = w2.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local is3 = later2
-                      if not is3 then
-                        local t2 = op_Ticket_Slot - w.Offset
-                        local by2 = w.Interval
-                        local t3 = s_Now - w.Offset
-                        local by3 = w.Interval
-                        local is2 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
-                        if is2 then
+                      local is5 = later2
+                      if not is5 then
+                        local t4 = op_Ticket_Slot - w2.Offset
+                        local by4 = w2.Interval
+                        local t5 = s_Now - w2.Offset
+                        local by5 = w2.Interval
+                        local is4 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                        if is4 then
                           local spanUS = 0
                           do
-                            local x4 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                            local y = w.Rate < w.Size and w.Rate or w.Size
+                            local x4 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                            local y = w2.Rate < w2.Size and w2.Rate or w2.Size
                             local each2 = (x4 - x4 % y) / y
                             local y2 = each2 + 1
                             local min3 = cost
@@ -7783,39 +7797,39 @@ end
                             if x5 < min3 then min3 = x5 end
                             spanUS = min3 * each2
                           end
-                          is2 = v_pace < spanUS
+                          is4 = v_pace < spanUS
                         end
-                        is3 = is2
+                        is5 = is4
                       end
-                      later2 = is3
-                      local is6 = beside
-                      if is6 then
+                      later2 = is5
+                      local is8 = beside
+                      if is8 then
                         local line2 = s_Lines[i2]
-                        local is5 = cost == 0
-                        if not is5 then
-                          local t4 = s_Slot - w.Offset
-                          local by4 = w.Interval
-                          local t5 = s_Now - w.Offset
-                          local by5 = w.Interval
-                          local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                          if is4 then
+                        local is7 = cost == 0
+                        if not is7 then
+                          local t6 = s_Slot - w2.Offset
+                          local by6 = w2.Interval
+                          local t7 = s_Now - w2.Offset
+                          local by7 = w2.Interval
+                          local is6 = (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7
+                          if is6 then
                             local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max3 = 1 < cost and 1 or cost
                             local x5 = cost - (x4 - x4 % 4096) / 4096
                             if x5 > max3 then max3 = x5 end
-                            is4 = line2.Promised >= max3
+                            is6 = line2.Promised >= max3
                           end
-                          is5 = is4
+                          is7 = is6
                         end
-                        is6 = is5
+                        is8 = is7
                       end
-                      beside = is6
+                      beside = is8
                     end
                     early = later2 and not beside and not op_Urgent and op_Ticket_Slot > s_Now + 4000
                   end
-                  is2 = early
+                  is4 = early
                 end
-                if is2 then
+                if is4 then
                   v_at, v_bound = op_Ticket_Slot, 3
                 end
               end
