@@ -306,9 +306,11 @@ func (x *Shared) keeps(op *Op, t int64) int64 {
 		}
 	}
 	// Behind the operations due in this grain. A limit that is closed may open in it: a minute is long.
-	if x.room && x.bound == BoundClosed || (x.room || op.back() && x.below) && x.bound >= BoundWindow {
+	if closed := x.bound == BoundClosed; (x.room || op.back() && x.below) && (closed || x.bound >= BoundWindow) {
 		at, due := t, c.at(c.Head)
-		if !x.room { // before them, one after the other
+		if !x.room && closed {
+			due = 0
+		} else if !x.room { // before them, one after the other
 			at, due = max(t, l.Windows[x.bound-BoundWindow].Next(s.AgainUS/1000-1)), 0
 		}
 		for i := range l.Windows {
@@ -316,7 +318,7 @@ func (x *Shared) keeps(op *Op, t int64) int64 {
 			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i))-x.passing(w, op), op.Cost[w.Unit], s.Now))
 		}
 		if l.grain(at) <= c.Head || x.behind && !x.room && at < s.Now+soon {
-			x.again = !x.room
+			x.again = !x.room && !closed
 			return at
 		}
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -521,9 +522,9 @@ func TestCostsTimesTen(t *testing.T) {
 	}
 }
 
-// A pause within an interval costs no ticket its slot.
+// A pause within an interval, of an entity or of a shared limit, costs no ticket its slot.
 func TestPausedForAMoment(t *testing.T) {
-	for _, seed := range []uint64{1, 18} {
+	for seed, name := range map[uint64]string{1: "", 18: "", 16: drip.SharedID("app"), 28: drip.SharedID("app")} {
 		play := func(paused bool) (last int64) {
 			s := RandomShared(seed)
 			s.Unmeasured = true
@@ -533,7 +534,7 @@ func TestPausedForAMoment(t *testing.T) {
 			o.Start, o.Clock = full(s.Begin), func() time.Time { return time.UnixMilli(r.now) }
 			o.Limits = func(ctx context.Context, entity string) (drip.Limit, error) { // called at each decision
 				if asks++; paused && asks%5 == 0 {
-					ok(t, r.bucket.Pause(ctx, entity, time.Millisecond))
+					ok(t, r.bucket.Pause(ctx, cmp.Or(name, entity), time.Millisecond))
 				}
 				return drip.Limit{}, nil
 			}

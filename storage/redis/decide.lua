@@ -4747,140 +4747,145 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                   end
                 end
               end
-              if x.room and x.bound == 1 or (x.room or op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below) and x.bound >= 4 then
-                local at2 = t
-                local n3 = c4.Head
-                local due = c4.Units.At(n3 - c4.Head)
-                if not x.room then
-                  local w = x.Limits_Windows[x.bound - 4]
-                  local x4 = x.State_AgainUS
-                  local t2 = (x4 - x4 % 1000) / 1000 - 1
-                  local t3 = t2 - w.Offset
-                  local by2 = w.Interval
-                  local n4 = (t3 - t3 % by2) / by2 + 1
-                  local max4 = t
-                  local x5 = n4 * w.Interval + w.Offset
-                  if x5 > max4 then max4 = x5 end
-                  at2, due = max4, 0
-                end
-                for i2 = 0, x.Limits_Windows_n - 1 do
-                  local w = x.Limits_Windows[i2]
-                  local room = 0
-                  do
-                    local expects = 0
+              do
+                local closed = x.bound == 1
+                if (x.room or op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below) and (closed or x.bound >= 4) then
+                  local at2 = t
+                  local n3 = c4.Head
+                  local due = c4.Units.At(n3 - c4.Head)
+                  if not x.room and closed then
+                    due = 0
+                  elseif not x.room then
+                    local w = x.Limits_Windows[x.bound - 4]
+                    local x4 = x.State_AgainUS
+                    local t2 = (x4 - x4 % 1000) / 1000 - 1
+                    local t3 = t2 - w.Offset
+                    local by2 = w.Interval
+                    local n4 = (t3 - t3 % by2) / by2 + 1
+                    local max4 = t
+                    local x5 = n4 * w.Interval + w.Offset
+                    if x5 > max4 then max4 = x5 end
+                    at2, due = max4, 0
+                  end
+                  for i2 = 0, x.Limits_Windows_n - 1 do
+                    local w = x.Limits_Windows[i2]
+                    local room = 0
                     do
-                      local c5 = x.State_Calendars[0]
-                      local line2 = x.State_Lines[i2]
-                      local y3 = x.slow
-                      local ratio = 0
+                      local expects = 0
                       do
-                        local i3 = line2.Window_Unit
-                        local x4 = c5.Largest + 1023
-                        local max4 = 1
-                        local x5 = (x4 - x4 % 1024) / 1024
-                        if x5 > max4 then max4 = x5 end
-                        local x6 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
-                        local booked = 1024 - (x6 - x6 % max4) / max4
-                        local x7 = booked * (4096 - line2.Saved)
-                        local max5 = 1
-                        local x8 = (x7 - x7 % 4096) / 4096
-                        if x8 > max5 then max5 = x8 end
-                        ratio = max5
-                      end
-                      local x4 = (due - due % y3) / y3 * ratio
-                      local min2 = (x4 - x4 % 1024) / 1024
-                      if 4294967296 < min2 then min2 = 4294967296 end
-                      local unit = line2.Window_Unit
-                      local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x6 = min2 * x.Limits_Scale + (x5 - x5 % 2) / 2
-                      local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x6 - x6 % y4) / y4
-                    end
-                    local passing = 0
-                    do
-                      if w.Interval < x.Limits_Grain then
-                        passing = 0
-                      else
-                        local passing2 = 0
+                        local c5 = x.State_Calendars[0]
+                        local line2 = x.State_Lines[i2]
+                        local y3 = x.slow
+                        local ratio = 0
                         do
-                          if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
-                            passing2 = 0
-                          else
-                            local u_booked, u_tickets, u_until = 0, 0, 0
-                            do
-                              local unit = w.Unit
-                              for i3 = 0, x.State_Flows_n - 1 do
-                                local f2 = x.State_Flows[i3]
-                                if f2.Key == 0 - unit then
-                                  local min2 = f2.Urgent
-                                  local x4 = f2.Units + f2.Later
-                                  if x4 < min2 then min2 = x4 end
-                                  u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
+                          local i3 = line2.Window_Unit
+                          local x4 = c5.Largest + 1023
+                          local max4 = 1
+                          local x5 = (x4 - x4 % 1024) / 1024
+                          if x5 > max4 then max4 = x5 end
+                          local x6 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
+                          local booked = 1024 - (x6 - x6 % max4) / max4
+                          local x7 = booked * (4096 - line2.Saved)
+                          local max5 = 1
+                          local x8 = (x7 - x7 % 4096) / 4096
+                          if x8 > max5 then max5 = x8 end
+                          ratio = max5
+                        end
+                        local x4 = (due - due % y3) / y3 * ratio
+                        local min2 = (x4 - x4 % 1024) / 1024
+                        if 4294967296 < min2 then min2 = 4294967296 end
+                        local unit = line2.Window_Unit
+                        local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        local x6 = min2 * x.Limits_Scale + (x5 - x5 % 2) / 2
+                        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        expects = (x6 - x6 % y4) / y4
+                      end
+                      local passing = 0
+                      do
+                        if w.Interval < x.Limits_Grain then
+                          passing = 0
+                        else
+                          local passing2 = 0
+                          do
+                            if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
+                              passing2 = 0
+                            else
+                              local u_booked, u_tickets, u_until = 0, 0, 0
+                              do
+                                local unit = w.Unit
+                                for i3 = 0, x.State_Flows_n - 1 do
+                                  local f2 = x.State_Flows[i3]
+                                  if f2.Key == 0 - unit then
+                                    local min2 = f2.Urgent
+                                    local x4 = f2.Units + f2.Later
+                                    if x4 < min2 then min2 = x4 end
+                                    u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
+                                  end
                                 end
                               end
+                              local rate = w.Rate < w.Size and w.Rate or w.Size
+                              local x4 = rate + 1
+                              local i3 = w.Unit
+                              local max4 = (x4 - x4 % 2) / 2
+                              local x5 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                              if x5 > max4 then max4 = x5 end
+                              local max5 = 0
+                              local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max4
+                              if x6 > max5 then max5 = x6 end
+                              passing2 = u_booked < max5 and u_booked or max5
                             end
-                            local rate = w.Rate < w.Size and w.Rate or w.Size
-                            local x4 = rate + 1
-                            local i3 = w.Unit
-                            local max4 = (x4 - x4 % 2) / 2
-                            local x5 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                            if x5 > max4 then max4 = x5 end
-                            local max5 = 0
-                            local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max4
-                            if x6 > max5 then max5 = x6 end
-                            passing2 = u_booked < max5 and u_booked or max5
+                          end
+                          local i3 = w.Unit
+                          local max4 = 0
+                          local x4 = w.Size - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                          if x4 > max4 then max4 = x4 end
+                          passing = passing2 < max4 and passing2 or max4
+                        end
+                      end
+                      local left = x.State_Lines[i2].Left - expects - passing
+                      local i3 = w.Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local at3 = x.State_Now
+                      if left >= cost or cost == 0 then
+                        room = at3
+                      else
+                        if cost > w.Size then
+                          at3 = at3 + 10000
+                        end
+                        local since = 0
+                        do
+                          if w.Size > w.Rate then
+                            local max4 = at3
+                            local x4 = x.State_Closed - 1
+                            if x4 > max4 then max4 = x4 end
+                            since = max4
+                          else
+                            since = at3
                           end
                         end
-                        local i3 = w.Unit
-                        local max4 = 0
-                        local x4 = w.Size - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-                        if x4 > max4 then max4 = x4 end
-                        passing = passing2 < max4 and passing2 or max4
+                        local t2 = since - w.Offset
+                        local by2 = w.Interval
+                        local x4 = cost - left - 1
+                        local y3 = w.Rate
+                        local y4 = w.Interval
+                        local min2 = (x4 - x4 % y3) / y3 + 1
+                        local x5 = (8796093022208 - 8796093022208 % y4) / y4
+                        if x5 < min2 then min2 = x5 end
+                        local n4 = (t2 - t2 % by2) / by2 + min2
+                        room = n4 * w.Interval + w.Offset
                       end
                     end
-                    local left = x.State_Lines[i2].Left - expects - passing
-                    local i3 = w.Unit
-                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                    local at3 = x.State_Now
-                    if left >= cost or cost == 0 then
-                      room = at3
-                    else
-                      if cost > w.Size then
-                        at3 = at3 + 10000
-                      end
-                      local since = 0
-                      do
-                        if w.Size > w.Rate then
-                          local max4 = at3
-                          local x4 = x.State_Closed - 1
-                          if x4 > max4 then max4 = x4 end
-                          since = max4
-                        else
-                          since = at3
-                        end
-                      end
-                      local t2 = since - w.Offset
-                      local by2 = w.Interval
-                      local x4 = cost - left - 1
-                      local y3 = w.Rate
-                      local y4 = w.Interval
-                      local min2 = (x4 - x4 % y3) / y3 + 1
-                      local x5 = (8796093022208 - 8796093022208 % y4) / y4
-                      if x5 < min2 then min2 = x5 end
-                      local n4 = (t2 - t2 % by2) / by2 + min2
-                      room = n4 * w.Interval + w.Offset
-                    end
+                    if room > at2 then at2 = room end
                   end
-                  if room > at2 then at2 = room end
-                end
-                local max4 = 0
-                local x4 = at2 - x.Limits_Zero
-                if x4 > max4 then max4 = x4 end
-                local y3 = x.Limits_Grain
-                if (max4 - max4 % y3) / y3 <= c4.Head or x.behind and not x.room and at2 < x.State_Now + 4000 then
-                  x.again = not x.room
-                  keeps = at2
-                  break
+                  local max4 = 0
+                  local x4 = at2 - x.Limits_Zero
+                  if x4 > max4 then max4 = x4 end
+                  local y3 = x.Limits_Grain
+                  if (max4 - max4 % y3) / y3 <= c4.Head or x.behind and not x.room and at2 < x.State_Now + 4000 then
+                    x.again = not x.room and not closed
+                    keeps = at2
+                    break
+                  end
                 end
               end
               keeps = 0
