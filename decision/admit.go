@@ -197,15 +197,16 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 	return max(l.mean(s), s.Now-since) + 1
 }
 
-// lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is back, as a GetDelay
-// may be, has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again, until after this
-// grain: the line may end days later. A newcomer that lacks only a token does not wait for the line, and an urgent operation passes it,
-// unless all tickets of the line are urgent and an own window is slower than the limit. Behind the refresh of a longer window there is no
-// line, because that window has told the operations when to come: a line through its intervals would end days later for all.
+// lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is
+// back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again, until after
+// this grain: the line may end days later. A newcomer that lacks only a token does not wait for the line, and an urgent operation passes
+// it, unless all tickets of the line are urgent and an own window is slower than the limit. Behind the refresh of a longer
+// window there is no line, because that window has told the operations when to come: a line through its intervals would end days later
+// for all.
 func (l *Limits) lined(s *State, x *Shared, f *Flow, op *Op, v *view, slot int64, a *Answer) bool {
 	w, here := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head
 	exists := (a.Limit > 0 || f.End > s.Now) && op.Cost[w.Unit] > 0
-	keeps := (op.back() || s.unnumbered(op)) && (x.fits() && here || v.bound <= BoundTokens && (x.fits() || w.interval(slot) == w.interval(s.Now)))
+	keeps := op.back() && (x.fits() && here || v.bound <= BoundTokens && (x.fits() || w.interval(slot) == w.interval(s.Now)))
 	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot) == Never)
 	return exists && !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
 }
@@ -272,7 +273,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	}
 	if v.at == now {
 		out := leases.Out(now)
-		if s.Plain+out+l.yields(s, op) >= l.Tokens || !op.back() && !v.spare && !op.Urgent && s.AgainUS >= now*1000 {
+		if s.Plain+out+l.yields(s, op) >= l.Tokens || !op.back() && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
 			v.bound = BoundTokens
 			if out >= l.Tokens {
 				v.overdue = l.overdue(s)
@@ -337,10 +338,8 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 		v.slot = max(v.slot, s.Slot+l.space(s, v.pace)/1000)
 	}
 	if v.slot > v.at {
-		// If LastID is 0, no ticket comes back. A GetDelay may be back for its slot. It and urgent newcomers do not pass denied tickets,
-		// which may be urgent, too.
-		plain, turns := op.Kind == GetDelay, s.AgainUS >= s.Now*1000
-		v.spare = v.at == s.Now && (s.LastID == 0 || plain && !turns || l.spare(s, op, v) && !(op.Urgent && turns))
+		// If LastID is 0, no ticket comes back. Urgent newcomers do not pass denied tickets, which may be urgent, too.
+		v.spare = v.at == s.Now && (s.LastID == 0 || l.spare(s, op, v) && (!op.Urgent || s.AgainUS <= s.Now*1000))
 		if !v.spare {
 			v.at, v.bound, v.refund = v.slot, BoundBooked, 0
 		}

@@ -450,6 +450,46 @@ func TestDeniedTicketsAreLost(t *testing.T) {
 	}
 }
 
+// Callers of GetDelay that ask again and again, more of them than the limit allows, leave the tickets a third of it.
+func TestTicketsBesideGetDelay(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10))
+	e.l.Tokens = 1 << 40
+	type caller struct {
+		plain  bool
+		ticket decision.Ticket
+	}
+	due := map[int64][]caller{}
+	for range 500 {
+		due[0] = append(due[0], caller{})
+	}
+	ran, now := 0, int64(0)
+	for ; ran < 500 && now < 600_000; now++ {
+		if now%50 == 0 {
+			due[now] = append(due[now], caller{plain: true})
+		}
+		for _, c := range due[now] {
+			op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Ticket: c.ticket}
+			if c.plain {
+				op = decision.Op{Kind: decision.GetDelay}
+			}
+			a := e.do(now, op)
+			switch at := now + a.Delay; {
+			case a.Delay > 0 && c.plain:
+				due[at] = append(due[at], c)
+			case a.Delay > 0: // up to 20 ms late
+				at += int64(len(due)) % 20
+				due[at] = append(due[at], caller{ticket: a.Ticket})
+			case !c.plain:
+				ran++
+			}
+		}
+		delete(due, now)
+	}
+	if now > 150_000 {
+		t.Errorf("%d of 500 tickets ran in %d s, want all in 150 s", ran, now/1000)
+	}
+}
+
 // Operations of less than a millisecond are no reason never to learn that others take a second.
 func TestShortOperations(t *testing.T) {
 	for _, guess := range []int64{1, 7, 8, 50} {

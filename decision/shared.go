@@ -142,9 +142,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 		x.room, x.spare = x.room && room, x.spare && room
 	}
 	early := op.Ticket.Slot > now // it has no turn for a token yet, and before its grain it is like a newcomer
-	// A GetDelay may be back for its slot.
-	returns := s.unnumbered(op) && f.Units+f.Later > 0 && s.AgainUS < now*1000
-	first := returns || op.back() && l.grain(op.Ticket.Slot) <= c.Head || x.hurries(f, op)
+	first := op.back() && l.grain(op.Ticket.Slot) <= c.Head || x.hurries(f, op)
 	x.spare = x.spare && !x.room && (!first || !x.below)
 	entitled := x.room || first && x.below || x.spare
 	if late {

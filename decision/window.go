@@ -113,7 +113,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 		}
 	}
 	if idle { // it was open for longer than a turn takes, and denied tickets do not come back
-		s.AgainUS = 0
+		s.AgainUS = now * 1000
 	}
 }
 

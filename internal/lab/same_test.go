@@ -482,28 +482,6 @@ func TestGatheredCapacity(t *testing.T) {
 	}
 }
 
-// If a tenth of the callers carry no tickets, messages run about when they would if all did.
-func TestMixedCallers(t *testing.T) {
-	o := drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 10 * time.Second, Concurrency: plenty}
-	within := o
-	within.Shared = map[string]drip.Limit{"app": {Size: 1}}
-	for name, s := range map[string]Scenario{
-		"own":    {Options: o, Arrivals: Poisson(0.13, 0, time.Hour)},
-		"shared": {Options: within, Entities: 3, Arrivals: Poisson(0.105, 0, time.Hour)},
-	} {
-		s.Name, s.Operation, s.Late, s.Hold = name, Fixed(time.Second), Uniform(0, 20*time.Millisecond), -1
-		want := mustRun(t, s, 1, Admit).Results[0]
-		s.Plain = 0.1
-		got := mustRun(t, s, 1, Admit).Results[0]
-		t.Logf("%s: %v, %.2f postponements, waits %v; with tickets %v, %.2f, %v",
-			name, got.Makespan, got.Redeliveries.Mean, got.Wait, want.Makespan, want.Redeliveries.Mean, want.Wait)
-		if got.Done < got.Messages || got.Makespan > want.Makespan*102/100 || got.Redeliveries.Mean > want.Redeliveries.Mean+.15 || got.Wait.Max > want.Wait.Max*3/2 {
-			t.Errorf("%s: %v, %.2f postponements, waits %v; with tickets %v, %.2f, %v",
-				name, got.Makespan, got.Redeliveries.Mean, got.Wait, want.Makespan, want.Redeliveries.Mean, want.Wait)
-		}
-	}
-}
-
 // If all costs and the limit are ten times as large, nothing changes.
 func TestCostsTimesTen(t *testing.T) {
 	for _, window := range []time.Duration{500 * time.Millisecond, 10 * time.Second} {

@@ -2637,7 +2637,7 @@ function Shared_advance(x, now)
           end
         end
         if idle then
-          x.State_AgainUS = 0
+          x.State_AgainUS = now * 1000
         end
       end
       x.State_Now = now
@@ -3435,23 +3435,18 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     x.room, x.spare = x.room and room, x.spare and room
   end
   local early = op_Ticket_Slot > now2
-  local returns2 = op_Kind == 0 and x.State_LastID > 0 and f.Units + f.Later > 0 and x.State_AgainUS < now2 * 1000
-  local is3 = returns2
-  if not is3 then
-    local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0
-    if is2 then
-      local max2 = 0
-      local x2 = op_Ticket_Slot - x.Limits_Zero
-      if x2 > max2 then max2 = x2 end
-      local y = x.Limits_Grain
-      is2 = (max2 - max2 % y) / y <= c2.Head
-    end
-    is3 = is2
+  local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0
+  if is2 then
+    local max2 = 0
+    local x2 = op_Ticket_Slot - x.Limits_Zero
+    if x2 > max2 then max2 = x2 end
+    local y = x.Limits_Grain
+    is2 = (max2 - max2 % y) / y <= c2.Head
   end
-  local is5 = is3
-  if not is5 then
-    local is4 = op_Urgent and x.rate < x.grain
-    if is4 then
+  local is4 = is2
+  if not is4 then
+    local is3 = op_Urgent and x.rate < x.grain
+    if is3 then
       local until2 = 0
       do
         local part = f.Urgent
@@ -3505,11 +3500,11 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         if x7 > max4 then max4 = x7 end
         until2 = (max4 < 4294967296 and max4 or 4294967296) * 512
       end
-      is4 = until2 < 524288
+      is3 = until2 < 524288
     end
-    is5 = is4
+    is4 = is3
   end
-  local first2 = is5
+  local first2 = is4
   x.spare = x.spare and not x.room and (not first2 or not x.below)
   local entitled = x.room or first2 and x.below or x.spare
   if late then
@@ -6887,7 +6882,7 @@ end
               end
             end
             if idle then
-              s_AgainUS = 0
+              s_AgainUS = t * 1000
             end
           end
           s_Now = t
@@ -7622,17 +7617,15 @@ end
                     if x4 > v_slot then v_slot = x4 end
                   end
                   if v_slot > v_at then
-                    local plain3 = op_Kind == 0
-                    local turns = s_AgainUS >= s_Now * 1000
                     local is5 = v_at == s_Now
                     if is5 then
-                      local is4 = s_LastID == 0 or plain3 and not turns
+                      local is4 = s_LastID == 0
                       if not is4 then
                         local spare = false
                         do
                           local min3 = s_AgainUS - s_Now * 1000
                           if 1125899906842624 < min3 then min3 = 1125899906842624 end
-                          local turns2 = 0 > min3 and 0 or min3
+                          local turns = 0 > min3 and 0 or min3
                           local others2 = false
                           for i2 = 0, l_Windows_n - 1 do
                             local is4 = others2
@@ -7722,7 +7715,7 @@ end
                             local max5 = 0
                             local x8 = s_Next - (s_Head - s_Head % 16) / 16
                             if x8 > max5 then max5 = x8 end
-                            local min4 = (turns2 - turns2 % y) / y
+                            local min4 = (turns - turns % y) / y
                             if max5 < min4 then min4 = max5 end
                             local spanUS = 0
                             do
@@ -7736,7 +7729,7 @@ end
                               spanUS = min5 * each3
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
-                            local denied = min4 - (turns2 - turns2 % y2) / y2
+                            local denied = min4 - (turns - turns % y2) / y2
                             local is10 = not room
                             if is10 then
                               local is9 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
@@ -7762,7 +7755,7 @@ end
                             spare = true
                           end
                         end
-                        is4 = spare and not (op_Urgent and turns)
+                        is4 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
                       end
                       is5 = is4
                     end
@@ -7866,7 +7859,7 @@ end
                     yields = u_tickets
                   end
                 end
-                if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS >= now2 * 1000 then
+                if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > now2 * 1000 then
                   v_bound = 2
                   if out2 >= l_Tokens then
                     local x4 = s_Held + l_Guess
@@ -8343,7 +8336,7 @@ end
                           is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
                         end
                         local exists = is4
-                        local is8 = op_Ticket_Slot > 0 and op_Kind ~= 0 or op_Kind == 0 and s_LastID > 0
+                        local is8 = op_Ticket_Slot > 0 and op_Kind ~= 0
                         if is8 then
                           local is7 = x2.bound == 0 and here
                           if not is7 then
@@ -9195,7 +9188,7 @@ end
                           is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
                         end
                         local exists = is4
-                        local is8 = op_Ticket_Slot > 0 and op_Kind ~= 0 or op_Kind == 0 and s_LastID > 0
+                        local is8 = op_Ticket_Slot > 0 and op_Kind ~= 0
                         if is8 then
                           local is7 = x2.bound == 0 and here
                           if not is7 then
