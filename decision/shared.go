@@ -145,6 +145,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 	first := op.back() && l.grain(op.Ticket.Slot) <= c.Head || x.hurries(f, op)
 	x.spare = x.spare && !x.room && (!first || !x.below)
 	entitled := x.room || first && x.below || x.spare
+	waits := !op.back() || early && (!x.below || op.Ticket.Slot > now+soon) // for those that have their turn for a token
 	if late {
 		x.refund = 0
 	}
@@ -154,7 +155,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 		x.token, x.overdue = !early && (op.back() || due == 0), l.overdue(s)
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
-	} else if x.bound == BoundNone && (x.free < 1 || !op.back() && !leaves && s.AgainUS > now*1000) {
+	} else if x.bound == BoundNone && (x.free < 1 || waits && !leaves && s.AgainUS > now*1000) {
 		x.bound, x.token = BoundTokens, !early && (first && (x.below || x.room && c.Grain > soon) || due == 0 || leaves)
 		if out >= l.Tokens {
 			x.overdue = l.overdue(s)

@@ -775,3 +775,30 @@ func TestSharedTicketOfForgotten(t *testing.T) {
 		}
 	}
 }
+
+// A ticket that comes before its slot takes no token that operations wait for: else an entity with tickets of late slots goes before all.
+func TestSharedEarlyToken(t *testing.T) {
+	own, all := limitsOf(t, 100, perSecond(1000, 1000)), limitsOf(t, 1, perSecond(1000, 1000))
+	var shared, first, second decision.State
+	held := storage.NewLeases(nil)
+	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+	do := func(s *decision.State, now int64, op decision.Op) (a decision.Answer) {
+		own.ApplyWithin(s, storage.NewLeases(nil), []decision.Shared{in.In(&shared, held)}, &op, begin+now, &a)
+		return a
+	}
+	one := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
+	lease := do(&first, 0, one).Lease
+	waits := one
+	waits.Ticket = do(&first, 1, one).Ticket
+	waits.Ticket = do(&first, waits.Ticket.Slot-begin, waits).Ticket // the token is still out
+	now := waits.Ticket.Slot - begin
+	do(&first, now-1, decision.Op{Kind: decision.Settle, Lease: lease, Cost: one.Cost})
+	early := one
+	early.Ticket = decision.Ticket{Slot: begin + now + 60_000, Number: 1, Cost: one.Cost}
+	if a := do(&second, now-1, early); a.Delay != 60_001 || a.Bound != decision.BoundTokens {
+		t.Errorf("a ticket that is early is delayed by %d ms for %d, want to its slot because of tokens", a.Delay, a.Bound)
+	}
+	if a := do(&first, now, waits); a.Delay != 0 {
+		t.Errorf("the operation that waits for the token is delayed by %d ms for %d", a.Delay, a.Bound)
+	}
+}

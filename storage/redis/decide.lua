@@ -3507,6 +3507,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   local first2 = is4
   x.spare = x.spare and not x.room and (not first2 or not x.below)
   local entitled = x.room or first2 and x.below or x.spare
+  local waits = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or early and (not x.below or op_Ticket_Slot > now2 + 4000)
   if late then
     x.refund = 0
   end
@@ -3524,7 +3525,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     x.token, x.overdue = not early and (op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0), 0 > min2 and 0 or min2
   elseif x.bound == 0 and not entitled then
     x.bound = 3
-  elseif x.bound == 0 and (x.free < 1 or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not leaves and x.State_AgainUS > now2 * 1000) then
+  elseif x.bound == 0 and (x.free < 1 or waits and not leaves and x.State_AgainUS > now2 * 1000) then
     x.bound, x.token = 2, not early and (first2 and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves)
     if out2 >= x.Limits_Tokens then
       local x3 = x.State_LastID
