@@ -119,7 +119,8 @@ func (s *State) promised(unit int64) int64 {
 }
 
 // rebook brings promises to now. Their tickets keep their slots. What the windows do not bring until the last of these, books
-// again. If nothing is promised, no slot after the given one counts.
+// again. What is left in the interval of the last slot stays, since another unit may have put it there: else each change would cost an
+// interval. If nothing is promised, no slot after the given one counts.
 func (s *State) rebook(promised *Ticket, now, slot int64) {
 	end := slot
 	for i := range s.Lines {
@@ -131,7 +132,11 @@ func (s *State) rebook(promised *Ticket, now, slot int64) {
 	s.Slot = min(end, max(slot, promised.Slot))
 	for i := range s.Lines {
 		if w, line := &s.Lines[i].Window, &s.Lines[i]; w.Size > 0 { // else it is left out: see adopt
-			line.Promised = max(min(line.Left, 0), w.gain(s, line.Left-promised.Cost[w.Unit], now, s.Slot))
+			kept := int64(0)
+			if s.Slot == promised.Slot && w.interval(s.Slot) > w.interval(now) {
+				kept = min(line.Promised, w.Size)
+			}
+			line.Promised = max(min(line.Left, 0), kept, w.gain(s, line.Left-promised.Cost[w.Unit], now, s.Slot))
 		}
 	}
 	for i := range s.Flows {

@@ -388,3 +388,19 @@ func TestUsedUpUnitStopsNoCalls(t *testing.T) {
 		t.Errorf("%d calls ran in 50 s, want one each second", ran)
 	}
 }
+
+// Two versions of a program differ in a limit that is far from short, and decide in turns. The slots are at the rate of the short one.
+func TestUnitsOfTwoVersions(t *testing.T) {
+	e := newEntity(t, ofModel(60, 10_000, 10_000)...)
+	for i := range int64(50) {
+		e.l.Windows = ofModel(60-i%2*30, 10_000, 10_000)
+		e.ready()
+		a := e.asks(i*50, decision.Cost{1, 1000}, newcomer)
+		if a.Delay == 0 {
+			e.do(i*50, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{1, 1000}})
+		}
+		if most := i / 10 * 60_000; a.Delay > most {
+			t.Fatalf("message %d of ten a minute is delayed by %d ms, want at most %d", i, a.Delay, most)
+		}
+	}
+}

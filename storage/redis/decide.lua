@@ -292,6 +292,18 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
     do
       local line2 = s_Lines[i2]
       if s_Lines[i2].Window_Size > 0 then
+        local kept2 = 0
+        local is2 = s_Slot == promised_Slot
+        if is2 then
+          local t = s_Slot - s_Lines[i2].Window_Offset
+          local by2 = s_Lines[i2].Window_Interval
+          local t2 = now - s_Lines[i2].Window_Offset
+          local by3 = s_Lines[i2].Window_Interval
+          is2 = (t - t % by2) / by2 > (t2 - t2 % by3) / by3
+        end
+        if is2 then
+          kept2 = line2.Promised < s_Lines[i2].Window_Size and line2.Promised or s_Lines[i2].Window_Size
+        end
         local gain = 0
         do
           local i3 = s_Lines[i2].Window_Unit
@@ -299,8 +311,8 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
           if s_Slot <= now then
             gain = left
           else
-            local t = s_Slot - s_Lines[i2].Window_Offset
-            local by2 = s_Lines[i2].Window_Interval
+            local t3 = s_Slot - s_Lines[i2].Window_Offset
+            local by4 = s_Lines[i2].Window_Interval
             local since = 0
             do
               if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
@@ -312,9 +324,9 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
                 since = now
               end
             end
-            local t2 = since - s_Lines[i2].Window_Offset
-            local by3 = s_Lines[i2].Window_Interval
-            local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+            local t4 = since - s_Lines[i2].Window_Offset
+            local by5 = s_Lines[i2].Window_Interval
+            local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
             if n2 <= 0 then
               gain = left
             else
@@ -334,6 +346,7 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
           end
         end
         local max2 = line2.Left < 0 and line2.Left or 0
+        if kept2 > max2 then max2 = kept2 end
         if gain > max2 then max2 = gain end
         line2.Promised = max2
       end
