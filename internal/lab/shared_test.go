@@ -578,7 +578,7 @@ func TestSharedNewcomers(t *testing.T) {
 		most        time.Duration // the longest of 99 % of the waits
 	}{
 		"two seconds":                  {windows(20, 100*ms, 120, 2*s), 60, 50 * ms, 2, 16, false, 1.7, 5 * s},
-		"two seconds, few calls":       {windows(1, 100*ms, 6, 2*s), 3, 50 * ms, 2, 9, false, 2.1, 13 * s},
+		"two seconds, few calls":       {windows(1, 100*ms, 6, 2*s), 3, 50 * ms, 2, 9, false, 2.1, 12 * s},
 		"ten seconds":                  {windows(25, 500*ms, 350, 10*s), 35, 50 * ms, 1, 20, false, 1.7, 7 * s},
 		"twenty seconds":               {windows(200, s, 2800, 20*s), 140, 50 * ms, 1, 12, false, 1.4, 11 * s},
 		"twenty seconds, urgent calls": {windows(50, s, 700, 20*s), 35, 50 * ms, 1, 13, true, 1.7, 13 * s},
