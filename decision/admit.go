@@ -361,8 +361,8 @@ func (l *Limits) spare(s *State, op *Op, v *view) bool {
 		cost := op.Cost[w.Unit]
 		each := max(1, line.weight(cost))
 		room := line.beside(w, s, cost) || others && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
-		denied := min(turns/max(1, v.again), max(0, s.Next-s.Head/16)) - turns/max(1, w.spanUS(each))
-		if !room && (!line.spares(cost) || cost > 0 && line.Left-cost < min(denied, bound/each)*each) {
+		short := min(turns/max(1, v.again), max(0, s.Next-s.Head/16)) - turns/max(1, w.spanUS(each)) // operations of denied tickets
+		if !room && (!line.spares(cost) || cost > 0 && line.Left-cost < min(short, bound/each)*each) {
 			return false
 		}
 	}

@@ -14,7 +14,7 @@ type Flow struct {
 	End        int64 // the last slot in the entity's own line of operations whose first limit is this one
 	Left       int64 // the capacity that is left in the entity's shortest window at End
 	Urgent     int64 // the part of Units and Later that is urgent; in a Flow of urgent tickets, their number
-	Fair       int64 // until when the entity has had its fair share, in ticks
+	Fair       int64 // until when the entity has had its fair share, or when it has its first turn, in ticks
 	FairUrgent int64 // the same, of urgent operations alone
 	Last       int64 // the place of the last ticket, in ticks: displaced ones go behind it
 	Minute     int64 // when Weight was counted

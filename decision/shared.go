@@ -307,10 +307,11 @@ func (x *Shared) keeps(op *Op, t int64) int64 {
 	// Behind the operations due in this grain. A limit that is closed may open in it: a minute is long.
 	if closed := x.bound == BoundClosed; (x.room || op.back() && x.below) && (closed || x.bound >= BoundWindow) {
 		at, due := t, c.at(c.Head)
-		if !x.room && closed {
+		if !x.room { // before them
 			due = 0
-		} else if !x.room { // before them, one after the other
-			at, due = max(t, l.Windows[x.bound-BoundWindow].Next(s.AgainUS/1000-1)), 0
+			if !closed { // one after the other
+				at = max(t, l.Windows[x.bound-BoundWindow].Next(s.AgainUS/1000-1))
+			}
 		}
 		for i := range l.Windows {
 			w := &l.Windows[i]
@@ -380,7 +381,7 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 		last := x.fair
 		if n < last/tick { // booked early
 			last = n * tick
-		} else if !op.back() && f.Units+f.Later == 0 {
+		} else if !op.back() && f.Units+f.Later == 0 { // the entity begins to wait: its first turn
 			f.Fair = last
 		}
 		f.Last = max(f.Last, last)

@@ -4762,19 +4762,20 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                   local at2 = t
                   local n3 = c4.Head
                   local due = c4.Units.At(n3 - c4.Head)
-                  if not x.room and closed then
+                  if not x.room then
                     due = 0
-                  elseif not x.room then
-                    local w = x.Limits_Windows[x.bound - 4]
-                    local x4 = x.State_AgainUS
-                    local t2 = (x4 - x4 % 1000) / 1000 - 1
-                    local t3 = t2 - w.Offset
-                    local by2 = w.Interval
-                    local n4 = (t3 - t3 % by2) / by2 + 1
-                    local max4 = t
-                    local x5 = n4 * w.Interval + w.Offset
-                    if x5 > max4 then max4 = x5 end
-                    at2, due = max4, 0
+                    if not closed then
+                      local w = x.Limits_Windows[x.bound - 4]
+                      local x4 = x.State_AgainUS
+                      local t2 = (x4 - x4 % 1000) / 1000 - 1
+                      local t3 = t2 - w.Offset
+                      local by2 = w.Interval
+                      local n4 = (t3 - t3 % by2) / by2 + 1
+                      local max4 = t
+                      local x5 = n4 * w.Interval + w.Offset
+                      if x5 > max4 then max4 = x5 end
+                      at2 = max4
+                    end
                   end
                   for i2 = 0, x.Limits_Windows_n - 1 do
                     local w = x.Limits_Windows[i2]
@@ -7743,14 +7744,14 @@ end
                               spanUS = min5 * each3
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
-                            local denied = min4 - (turns - turns % y2) / y2
+                            local short = min4 - (turns - turns % y2) / y2
                             local is10 = not room
                             if is10 then
                               local is9 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
                               if not is9 then
                                 local is8 = cost > 0
                                 if is8 then
-                                  local min5 = denied
+                                  local min5 = short
                                   local x9 = (1125899906842624 - 1125899906842624 % each2) / each2
                                   if x9 < min5 then min5 = x9 end
                                   is8 = line2.Left - cost < min5 * each2
