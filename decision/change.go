@@ -15,12 +15,13 @@ func (l *Limits) changed(s *State) bool {
 }
 
 // adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings no more than
-// it would with a change at any time. The promises stay, at the new rates. adopt knows a window by its place. If its unit
-// changes, the window begins with its remaining capacity, but with no debt. A window that is left out keeps its Line:
-// Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations that run still reduce Left. A
-// window that is added has not counted earlier operations.
+// it would with a change at any time. The promises stay, at the new rates. The next interval of a Series changes none of them.
+// adopt knows a window by its place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window
+// that is left out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations that
+// run still reduce Left. A window that is added has not counted earlier operations.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from, own := s.Tokens != 0, now, l.own(s)
+	turned := known && own == int64(len(l.Windows)) && own == int64(len(s.Lines))
 	promised := s.promises()
 	if !known {
 		from = l.Start
@@ -40,6 +41,7 @@ func (l *Limits) adopt(s *State, now int64) {
 	}
 	for i := range s.Lines {
 		line := &s.Lines[i]
+		turned = turned && l.Windows[i].continues(&line.Window)
 		if int64(i) >= own {
 			if line.Window.Size != 0 {
 				line.Left = line.Window.gain(s, line.Left, s.Now, now)
@@ -90,7 +92,9 @@ func (l *Limits) adopt(s *State, now int64) {
 		line.clip(w, s.LastID)
 	}
 	s.Now = now
-	s.rebook(&promised, now, from-l.Windows[0].Interval)
+	if !turned {
+		s.rebook(&promised, now, from-l.Windows[0].Interval)
+	}
 }
 
 // promises returns the promises as one Ticket.
@@ -209,8 +213,17 @@ func (w *Window) begun(old *Window, s *State, now int64) int64 {
 // counts reports whether a window has another Size than the old one, and both count what operations use in the same intervals.
 // Windows that gather capacity do not: providers differ in how they change them.
 func (w *Window) counts(old *Window) bool {
-	return w.Size != old.Size && w.Size <= w.Rate && old.Size <= old.Rate && w.Series == old.Series &&
-		(w.Series != 0 || w.Interval == old.Interval && w.Offset == old.Offset)
+	return w.Size != old.Size && w.Size <= w.Rate && old.Size <= old.Rate && w.recurs(old)
+}
+
+// recurs reports whether two windows have the same intervals.
+func (w *Window) recurs(old *Window) bool {
+	return w.Series == old.Series && (w.Series != 0 || w.Interval == old.Interval && w.Offset == old.Offset)
+}
+
+// continues reports whether the windows differ at most in the interval of a Series.
+func (w *Window) continues(old *Window) bool {
+	return w.Size == old.Size && w.Rate == old.Rate && w.Unit == old.Unit && w.recurs(old)
 }
 
 // resize gives the window of this interval another size. The use in it stays counted, also if limits change to and fro. A window

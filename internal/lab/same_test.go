@@ -531,3 +531,45 @@ func TestPausedForAMoment(t *testing.T) {
 		}
 	}
 }
+
+// The days of a time zone without changes of the clocks are as intervals of 24 hours: no reserved slot is lost at midnight.
+func TestDaysOfATimeZone(t *testing.T) {
+	const day, noon = 24 * time.Hour, 12 * time.Hour
+	interval := drip.Window{RefreshInterval: day, Align: drip.StartingAt(Begin.Add(noon))}
+	calendar := drip.Window{Align: drip.Daily(time.FixedZone("", -12*60*60))}
+	for name, options := range map[string]func(w drip.Window) drip.Options{
+		"own": func(w drip.Window) drip.Options {
+			w.Size = 20
+			return drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Minute, Windows: []drip.Window{w}}
+		},
+		"shared": func(w drip.Window) drip.Options {
+			return drip.Options{Shared: map[string]drip.Limit{"app": {Size: 50, RefreshInterval: w.RefreshInterval, Align: w.Align}}, Size: 1, RefreshRate: 1}
+		},
+		"both": func(w drip.Window) drip.Options {
+			w.Size = 20
+			app := w
+			app.Size = 60
+			return drip.Options{Size: 5, RefreshRate: 5, Windows: []drip.Window{w}, Shared: map[string]drip.Limit{"app": {Size: 10, Windows: []drip.Window{app}}}}
+		},
+	} {
+		play := func(w drip.Window) SharedResult {
+			o := options(w)
+			o.Concurrency = plenty
+			return mustRunShared(t, SharedScenario{
+				Options: o, Entities: entities(5), Operation: Fixed(50 * time.Millisecond), Late: Uniform(0, time.Second), Unmeasured: true,
+				Messages: func(r *rand.Rand) []SharedMessage {
+					m := backlog(r, shuffled, 10*time.Hour, 0, times(5, 50)...)
+					for i := range 5 {
+						m = append(m, trickle(r, i, 6/day.Seconds(), noon, 4*day, SharedMessage{})...)
+					}
+					return m
+				},
+			}, 1)
+		}
+		got, want := play(calendar), play(interval)
+		t.Logf("%s: %v, %+v; %v, %+v in intervals", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		if got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
+			t.Errorf("%s: %v, %+v; %v, %+v in intervals", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		}
+	}
+}

@@ -372,6 +372,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     own2 = n2
   end
   local own3 = own2
+  local turned = known and own3 == l_Windows_n and own3 == s_Lines_n
   local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
   do
     local promised = 0
@@ -493,6 +494,12 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
   end
   for i2 = 0, s_Lines_n - 1 do
     local line2 = s_Lines[i2]
+    local is2 = turned
+    if is2 then
+      local w = l_Windows[i2]
+      is2 = w.Size == line2.Window_Size and w.Rate == line2.Window_Rate and w.Unit == line2.Window_Unit and w.Series == line2.Window_Series and (w.Series ~= 0 or w.Interval == line2.Window_Interval and w.Offset == line2.Window_Offset)
+    end
+    turned = is2
     if i2 >= own3 then
       if line2.Window_Size ~= 0 then
         local gain = 0
@@ -548,9 +555,9 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
       end
     else
       do
-        local w = l_Windows[i2]
-        if line2.Window_Size > 0 and w.Unit == line2.Window_Unit then
-          local left = line2.Left < w.Size and line2.Left or w.Size
+        local w2 = l_Windows[i2]
+        if line2.Window_Size > 0 and w2.Unit == line2.Window_Unit then
+          local left = line2.Left < w2.Size and line2.Left or w2.Size
           local used = line2.Window_Size + line2.Over - line2.Left
           local t = now - line2.Window_Offset
           local by2 = line2.Window_Interval
@@ -685,23 +692,23 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
               line2.Taken = 0
             end
           end
-          if w.Size ~= line2.Window_Size and w.Size <= w.Rate and line2.Window_Size <= line2.Window_Rate and w.Series == line2.Window_Series and (w.Series ~= 0 or w.Interval == line2.Window_Interval and w.Offset == line2.Window_Offset) then
+          if w2.Size ~= line2.Window_Size and w2.Size <= w2.Rate and line2.Window_Size <= line2.Window_Rate and w2.Series == line2.Window_Series and (w2.Series ~= 0 or w2.Interval == line2.Window_Interval and w2.Offset == line2.Window_Offset) then
             do
               local old_Size, old_Rate, old_Interval, old_Offset = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset
-              local t3 = now - w.Offset
-              local by4 = w.Interval
-              local t4 = s_Now - w.Offset
-              local by5 = w.Interval
+              local t3 = now - w2.Offset
+              local by4 = w2.Interval
+              local t4 = s_Now - w2.Offset
+              local by5 = w2.Interval
               local turns = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
               local rate = old_Rate
-              if w.Series ~= 0 then
+              if w2.Series ~= 0 then
                 local begun = 0
                 do
                   local turns2 = 0
                   do
                     local since = 0
                     do
-                      if w.Size > w.Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Now
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -712,10 +719,10 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                     end
                     local since2 = since
                     local turns3 = 0
-                    if since2 < w.Offset and w.Offset <= now then
+                    if since2 < w2.Offset and w2.Offset <= now then
                       turns3 = turns3 + 1
                     end
-                    if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                    if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now then
                       turns3 = turns3 + 1
                     end
                     turns2 = turns3
@@ -746,7 +753,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   local turns4 = turns2 > turns3 and turns2 or turns3
                   local since = 0
                   do
-                    if w.Size > w.Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Now
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -758,15 +765,15 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   if since > s_Now then
                     begun = turns4
                   else
-                    local x2 = w.Interval + 43200000
+                    local x2 = w2.Interval + 43200000
                     local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
                     if length2 > 604800000 then
                       length2 = 2629746000
                     end
                     if length2 > 0 then
-                      local t5 = w.Offset - old_Offset + (length2 - length2 % 2) / 2
-                      local t6 = now - w.Offset
-                      local by6 = w.Interval
+                      local t5 = w2.Offset - old_Offset + (length2 - length2 % 2) / 2
+                      local t6 = now - w2.Offset
+                      local by6 = w2.Interval
                       local t7 = s_Now - old_Offset
                       local x3 = (t5 - t5 % length2) / length2 + (t6 - t6 % by6) / by6 - (t7 - t7 % old_Interval) / old_Interval
                       if x3 > turns4 then turns4 = x3 end
@@ -777,7 +784,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 turns = begun
               end
               if line2.Left < 0 then
-                rate = w.Rate < old_Rate and w.Rate or old_Rate
+                rate = w2.Rate < old_Rate and w2.Rate or old_Rate
               end
               if turns > 0 then
                 local filled = 0
@@ -792,7 +799,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 end
                 line2.Left, line2.Over = filled, 0
               end
-              local more2 = w.Size - old_Size
+              local more2 = w2.Size - old_Size
               if line2.Left < 0 then
                 local max2 = 0
                 local x2 = line2.Over - more2
@@ -809,7 +816,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
               end
             end
             used = 0
-          elseif w.Series ~= 0 and w.Series == line2.Window_Series then
+          elseif w2.Series ~= 0 and w2.Series == line2.Window_Series then
             do
               local begun = 0
               do
@@ -817,7 +824,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 do
                   local since = 0
                   do
-                    if w.Size > w.Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Now
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -828,10 +835,10 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   end
                   local since2 = since
                   local turns2 = 0
-                  if since2 < w.Offset and w.Offset <= now then
+                  if since2 < w2.Offset and w2.Offset <= now then
                     turns2 = turns2 + 1
                   end
-                  if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                  if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now then
                     turns2 = turns2 + 1
                   end
                   turns = turns2
@@ -862,7 +869,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 local turns3 = turns > turns2 and turns or turns2
                 local since = 0
                 do
-                  if w.Size > w.Rate then
+                  if w2.Size > w2.Rate then
                     local max2 = s_Now
                     local x2 = s_Closed - 1
                     if x2 > max2 then max2 = x2 end
@@ -874,15 +881,15 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 if since > s_Now then
                   begun = turns3
                 else
-                  local x2 = w.Interval + 43200000
+                  local x2 = w2.Interval + 43200000
                   local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
                   if length2 > 604800000 then
                     length2 = 2629746000
                   end
                   if length2 > 0 then
-                    local t3 = w.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
-                    local t4 = now - w.Offset
-                    local by4 = w.Interval
+                    local t3 = w2.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
+                    local t4 = now - w2.Offset
+                    local by4 = w2.Interval
                     local t5 = s_Now - line2.Window_Offset
                     local by5 = line2.Window_Interval
                     local x3 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
@@ -895,7 +902,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
               if turns > 0 then
                 local filled = 0
                 do
-                  local rate = w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate
+                  local rate = w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate
                   local size = line2.Window_Size
                   local x2 = size - left
                   if turns > (x2 - x2 % rate) / rate then
@@ -907,7 +914,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 line2.Left, line2.Over = filled, 0
               end
             end
-          elseif w.Series ~= 0 or line2.Window_Series ~= 0 then
+          elseif w2.Series ~= 0 or line2.Window_Series ~= 0 then
             local past = 0
             do
               if line2.Window_Series == 0 then
@@ -983,17 +990,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
             end
             local past2 = 0
             do
-              if w.Series == 0 then
+              if w2.Series == 0 then
                 local gain = 0
                 do
                   if now <= s_Now then
                     gain = left
                   else
-                    local t3 = now - w.Offset
-                    local by4 = w.Interval
+                    local t3 = now - w2.Offset
+                    local by4 = w2.Interval
                     local since = 0
                     do
-                      if w.Size > w.Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Now
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -1002,16 +1009,16 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                         since = s_Now
                       end
                     end
-                    local t4 = since - w.Offset
-                    local by5 = w.Interval
+                    local t4 = since - w2.Offset
+                    local by5 = w2.Interval
                     local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
                     if n2 <= 0 then
                       gain = left
                     else
                       local filled = 0
                       do
-                        local rate = w.Rate
-                        local size = w.Size
+                        local rate = w2.Rate
+                        local size = w2.Size
                         local x2 = size - left
                         if n2 > (x2 - x2 % rate) / rate then
                           filled = size
@@ -1029,7 +1036,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 do
                   local since = 0
                   do
-                    if w.Size > w.Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Now
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -1040,16 +1047,16 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   end
                   local since2 = since
                   local turns2 = 0
-                  if since2 < w.Offset and w.Offset <= now then
+                  if since2 < w2.Offset and w2.Offset <= now then
                     turns2 = turns2 + 1
                   end
-                  if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                  if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now then
                     turns2 = turns2 + 1
                   end
                   turns = turns2
                 end
-                local min2 = w.Size
-                local x2 = left + turns * w.Rate
+                local min2 = w2.Size
+                local x2 = left + turns * w2.Rate
                 if x2 < min2 then min2 = x2 end
                 past2 = min2
               end
@@ -1060,15 +1067,15 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
             do
               local long2 = line2.Window_Interval
               local offset = line2.Window_Offset
-              local short = w.Interval
-              local behind2 = line2.Window_Offset - w.Offset
+              local short = w2.Interval
+              local behind2 = line2.Window_Offset - w2.Offset
               if short > long2 then
-                long2 = w.Interval
-                offset = w.Offset
+                long2 = w2.Interval
+                offset = w2.Offset
                 short = line2.Window_Interval
-                behind2 = w.Offset - line2.Window_Offset
+                behind2 = w2.Offset - line2.Window_Offset
               end
-              local slow_Size, slow_Rate, slow_Interval, slow_Offset, slow_Series, slow_Unit = w.Size < line2.Window_Size and w.Size or line2.Window_Size, w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate, long2, offset, 0, 0
+              local slow_Size, slow_Rate, slow_Interval, slow_Offset, slow_Series, slow_Unit = w2.Size < line2.Window_Size and w2.Size or line2.Window_Size, w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate, long2, offset, 0, 0
               local missing = 0
               if (long2 - long2 % short) / short * short ~= long2 or (behind2 - behind2 % short) / short * short ~= behind2 then
                 missing = slow_Rate
@@ -1078,7 +1085,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 local left2 = left - missing
                 local since = 0
                 do
-                  if w.Size > w.Rate then
+                  if w2.Size > w2.Rate then
                     local max2 = s_Now
                     local x2 = s_Closed - 1
                     if x2 > max2 then max2 = x2 end
@@ -1135,21 +1142,21 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
               either = left > gain and left or gain
             end
             line2.Left = either
-            local t3 = now - w.Offset
-            local by4 = w.Interval
-            local t4 = s_Now - w.Offset
-            local by5 = w.Interval
+            local t3 = now - w2.Offset
+            local by4 = w2.Interval
+            local t4 = s_Now - w2.Offset
+            local by5 = w2.Interval
             if (t3 - t3 % by4) / by4 > (t4 - t4 % by5) / by5 then
               line2.Over = 0
             end
           end
           do
-            local t3 = now - w.Offset
-            local by4 = w.Interval
-            local t4 = s_Now - w.Offset
-            local by5 = w.Interval
+            local t3 = now - w2.Offset
+            local by4 = w2.Interval
+            local t4 = s_Now - w2.Offset
+            local by5 = w2.Interval
             if (t3 - t3 % by4) / by4 == (t4 - t4 % by5) / by5 then
-              local x2 = used - w.Size + (line2.Left < w.Size and line2.Left or w.Size)
+              local x2 = used - w2.Size + (line2.Left < w2.Size and line2.Left or w2.Size)
               if x2 > line2.Over then line2.Over = x2 end
             end
           end
@@ -1373,7 +1380,9 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     end
   end
   s_Now = now
-  s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, now, from2 - l_Windows[0].Interval)
+  if not turned then
+    s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, now, from2 - l_Windows[0].Interval)
+  end
   return s_Now, s_Slot, s_Lines_n
 end
 function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, now)
