@@ -187,27 +187,30 @@ func TestCost(t *testing.T) {
 	buckettest.Runs(t, bucket, "shop", drip.Request{Cost: 8}) // of 10 units 2 were spent
 }
 
+// forToken is the answer to a message that waits for a token of its entity.
+var forToken = drip.Admission{Delay: time.Hour, Bound: drip.BoundTokens}
+
 // The queue wakes the first message that waits for a token, and has at most the given number of slots.
 func TestDeck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &heldQueue{slots: map[string][]*heldSlot{}, most: 2}
+		k := &heldQueue{most: 2}
 		first, second := k.enter("shop", 0), k.enter("shop", 0)
 		if k.enter("other", 0) != nil {
 			t.Error("a third of two slots was taken")
 		}
 		woken := make(chan int, 2)
-		wait := func(s *heldSlot, n int) { k.wait(t.Context(), s, time.Hour, true); woken <- n }
+		wait := func(s *heldSlot, n int) { k.wait(t.Context(), s, forToken); woken <- n }
 		go wait(second, 2)
 		synctest.Wait()
-		k.wake("shop") // the first asks just now
+		k.wake("shop", nil) // the first asks just now
 		if n := <-woken; n != 2 {
 			t.Errorf("slot %d was woken", n)
 		}
 		go wait(first, 1)
 		go wait(second, 2)
 		synctest.Wait()
-		k.wake("nobody")
-		k.wake("shop")
+		k.wake("nobody", nil)
+		k.wake("shop", nil)
 		if n := <-woken; n != 1 {
 			t.Errorf("slot %d was woken, want the first", n)
 		}
@@ -216,10 +219,40 @@ func TestDeck(t *testing.T) {
 		if time.Since(began) != time.Hour {
 			t.Errorf("who is not woken waits for %v, want its hour", time.Since(began))
 		}
-		k.leave("shop", first)
-		k.leave("shop", second)
-		if k.taken != 0 || len(k.slots) != 0 {
-			t.Errorf("%d slots of %d entities are left", k.taken, len(k.slots))
+		k.leave(first)
+		k.leave(second)
+		if len(k.slots) != 0 {
+			t.Errorf("%d slots are left", len(k.slots))
 		}
+	})
+}
+
+// An operation of any entity wakes the first message that waits for a token of a shared limit, if it was within that limit.
+func TestDeckOfSharedLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &heldQueue{most: 9}
+		woken := make(chan string, 9)
+		for _, c := range [][2]string{{"shop", ""}, {"shop", "app"}, {"other", "app"}, {"other", "orders"}} {
+			s, a := k.enter(c[0], 0), forToken
+			a.Limit = c[1]
+			go func() { k.wait(t.Context(), s, a); woken <- c[0] + ":" + c[1] }()
+			synctest.Wait()
+		}
+		for _, c := range []struct {
+			within []string
+			want   []string
+		}{{[]string{}, nil}, {[]string{"app"}, []string{"shop:app"}}, {nil, []string{"other:app", "other:orders"}}} {
+			k.wake("third", c.within)
+			synctest.Wait()
+			var got []string
+			for len(woken) > 0 {
+				got = append(got, <-woken)
+			}
+			if slices.Sort(got); !slices.Equal(got, c.want) {
+				t.Errorf("an operation within %q wakes %q, want %q", c.within, got, c.want)
+			}
+		}
+		k.wake("shop", nil)
+		<-woken
 	})
 }

@@ -251,7 +251,7 @@ func New(o Options) (*Consumer, error) {
 	c := &Consumer{
 		o:      o,
 		worker: w,
-		held:   &heldQueue{slots: map[string][]*heldSlot{}, most: o.Hold / 2},
+		held:   &heldQueue{most: o.Hold / 2},
 		delays: delays,
 		fresh:  newPlaces(o.Prefetch), handlers: newPlaces(o.Handlers),
 	}

@@ -183,7 +183,7 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 	m := &d.message
 	var place *heldSlot
 	var sat time.Time
-	defer func() { s.held.leave(m.entity, place) }()
+	defer func() { s.held.leave(place) }()
 	for {
 		a, err := s.ask(d, in)
 		if err != nil || a.Delay == 0 {
@@ -201,7 +201,7 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 		if time.Since(sat)+a.Delay > patience {
 			return a, nil
 		}
-		s.held.wait(s.waiting, place, a.Delay, a.Bound == drip.BoundTokens)
+		s.held.wait(s.waiting, place, a)
 		if s.waiting.Err() != nil {
 			return a, s.waiting.Err()
 		}
@@ -228,7 +228,7 @@ func (s *session) ask(d *delivery, in rooms) (drip.Admission, error) {
 // operate runs a message that was admitted, gives its places back and follows the outcome.
 func (s *session) operate(d *delivery, user *amqp.Delivery, in rooms) error {
 	out := func() worker.Outcome {
-		defer s.held.wake(d.entity)
+		defer s.held.wake(d.entity, d.limited.Request.Within)
 		defer in.leave(d.entity)
 		return s.worker.Run(d.record.context(s.broken), d.limited, func(running context.Context) error {
 			return s.o.Handler.Handle(running, user)

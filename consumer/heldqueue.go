@@ -5,55 +5,56 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/drip-go/drip"
 )
 
 // patience is how long a message that has come back may wait in hand for its turn, instead of in a delay queue. Only this
 // process knows the slots that the message books meanwhile, and they are lost with it.
 const patience = 5 * time.Second
 
-// heldQueue holds messages that have come back, until a token or a slot is free. An operation that ends wakes the first
-// message that waits for a token of the same entity.
+// heldQueue holds messages that have come back, until a token or a slot is free.
 type heldQueue struct {
 	mu    sync.Mutex
-	slots map[string][]*heldSlot // by entity; high priorities first, then in the order they were taken
-	taken int
+	slots []*heldSlot // high priorities first, then in the order they were taken
 	most  int
 }
 
 // heldSlot is the place of one message, which it keeps while it asks again and again.
 type heldSlot struct {
-	turn     chan struct{}
+	entity   string
 	priority uint8 // the message's
-	waiting  bool  // for a token; guarded by the queue's mu
+	turn     chan struct{}
+	waiting  bool   // for a token; guarded by the queue's mu, as limit is
+	limit    string // the shared limit of that token; the entity's own if it is empty
 }
 
 // enter takes a slot, or returns nil when there is none.
 func (q *heldQueue) enter(entity string, priority uint8) *heldSlot {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.taken >= q.most {
+	i := len(q.slots)
+	if i >= q.most {
 		return nil
 	}
-	q.taken++
-	s := &heldSlot{turn: make(chan struct{}, 1), priority: priority}
-	slots := q.slots[entity]
-	i := len(slots)
-	for i > 0 && slots[i-1].priority < priority {
+	for i > 0 && q.slots[i-1].priority < priority {
 		i--
 	}
-	q.slots[entity] = slices.Insert(slots, i, s)
+	s := &heldSlot{entity: entity, priority: priority, turn: make(chan struct{}, 1)}
+	q.slots = slices.Insert(q.slots, i, s)
 	return s
 }
 
-// wait waits until d is over or ctx ends. With token it also ends when wake wakes s.
-func (q *heldQueue) wait(ctx context.Context, s *heldSlot, d time.Duration, token bool) {
+// wait waits until the delay of a is over or ctx ends. If a token is short it also ends when wake wakes s.
+func (q *heldQueue) wait(ctx context.Context, s *heldSlot, a drip.Admission) {
+	token := a.Bound == drip.BoundTokens
 	q.mu.Lock()
-	s.waiting = token
+	s.waiting, s.limit = token, a.Limit
 	q.mu.Unlock()
 	select {
 	case <-s.turn:
 		return
-	case <-time.After(d):
+	case <-time.After(a.Delay):
 	case <-ctx.Done():
 	}
 	q.mu.Lock()
@@ -64,31 +65,32 @@ func (q *heldQueue) wait(ctx context.Context, s *heldSlot, d time.Duration, toke
 	s.waiting = false
 }
 
-// wake lets the first message that waits for a token of the entity ask again.
-func (q *heldQueue) wake(entity string) {
+// wake lets messages ask again when an operation has ended: the first message that waits for a token of its entity, and the first one for
+// each shared limit that the operation was within. All shared limits have no names.
+func (q *heldQueue) wake(entity string, within []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, s := range q.slots[entity] {
-		if s.waiting {
+	var woken []string // limits
+	for _, s := range q.slots {
+		gets := s.entity == entity
+		if s.limit != "" {
+			gets = within == nil || slices.Contains(within, s.limit)
+		}
+		if s.waiting && gets && !slices.Contains(woken, s.limit) {
+			woken = append(woken, s.limit)
 			s.waiting = false
 			s.turn <- struct{}{}
-			return
 		}
 	}
 }
 
 // leave gives a slot up. nil is none.
-func (q *heldQueue) leave(entity string, s *heldSlot) {
+func (q *heldQueue) leave(s *heldSlot) {
 	if s == nil {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.taken--
-	left := slices.DeleteFunc(q.slots[entity], func(o *heldSlot) bool { return o == s })
-	if len(left) == 0 {
-		delete(q.slots, entity)
-		return
-	}
-	q.slots[entity] = left
+	i := slices.Index(q.slots, s)
+	q.slots = slices.Delete(q.slots, i, i+1)
 }

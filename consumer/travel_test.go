@@ -197,15 +197,15 @@ func TestDeadLetterIsTriedAgain(t *testing.T) {
 // Of the messages that wait in hand high priorities go first.
 func TestPriorityInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &heldQueue{slots: map[string][]*heldSlot{}, most: 10}
+		k := &heldQueue{most: 10}
 		order := make(chan uint8, 10)
 		for _, priority := range []uint8{0, 9, 5, 9, 0} {
 			s := k.enter("shop", priority)
-			go func() { k.wait(t.Context(), s, time.Hour, true); order <- priority; k.leave("shop", s) }()
+			go func() { k.wait(t.Context(), s, forToken); order <- priority; k.leave(s) }()
 			synctest.Wait()
 		}
 		for _, want := range []uint8{9, 9, 5, 0, 0} {
-			k.wake("shop")
+			k.wake("shop", nil)
 			if got := <-order; got != want {
 				t.Errorf("priority %d is woken, want %d", got, want)
 			}

@@ -306,7 +306,7 @@ func TestRestartsLeaveNoBookings(t *testing.T) {
 			b.must(bucket.Pause(t.Context(), "shop", 4*time.Second))
 			c.held.mu.Lock()
 			defer c.held.mu.Unlock()
-			return c.held.taken == n
+			return len(c.held.slots) == n
 		})
 		stop()
 		inUse(t, bucket, 0)

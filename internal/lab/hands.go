@@ -8,38 +8,36 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// hand is where one consumer holds the messages of one entity.
-type hand struct{ process, entity int }
-
 // held is the part of a delivery that gives it to a consumer, which may hold it.
 type held struct {
-	hand
-	in    bool  // it is in hand
-	token bool  // it waits for a token
-	since int64 // ms since 1970
-	alarm int   // the time to ask again that counts
-	ask   func()
+	process, of int    // the consumer, and the entity
+	in          bool   // it is in hand
+	token       bool   // it waits for a token
+	limit       string // of this shared limit; of the entity's own if it is empty
+	since       int64  // ms since 1970
+	alarm       int    // the time to ask again that counts
+	ask         func()
 }
 
 // hands are the messages that the consumers of a run hold.
 type hands struct {
-	longest int64            // ms
-	seats   []int            // free, in each process
-	given   int              // deliveries so far
-	of      map[hand][]*held // the first held first
+	longest int64     // ms
+	seats   []int     // free, in each process
+	given   int       // deliveries so far
+	of      [][]*held // by process, the first held first
 }
 
 // newHands takes the fields of a scenario, and the defaults of those that are zero.
 func newHands(hold time.Duration, seats, processes int) hands {
 	return hands{
 		longest: cmp.Or(hold, 5*time.Second).Milliseconds(), seats: slices.Repeat([]int{cmp.Or(seats, 2048)}, max(1, processes)),
-		of: map[hand][]*held{},
+		of: make([][]*held, max(1, processes)),
 	}
 }
 
 // give gives a message of an entity to the next consumer. ask asks about it while it is in hand.
 func (h *hands) give(m *held, entity int, ask func()) {
-	m.hand, m.ask = hand{h.given % len(h.seats), entity}, ask
+	m.process, m.of, m.ask = h.given%len(h.seats), entity, ask
 	h.given++
 }
 
@@ -56,9 +54,9 @@ func (h *hands) hold(m *held, events *events, now int64, a drip.Admission) bool 
 	if !m.in {
 		m.in = true
 		h.seats[m.process]--
-		h.of[m.hand] = append(h.of[m.hand], m)
+		h.of[m.process] = append(h.of[m.process], m)
 	}
-	m.token = a.Bound == drip.BoundTokens
+	m.token, m.limit = a.Bound == drip.BoundTokens, a.Limit
 	m.alarm++
 	alarm := m.alarm
 	events.add(now+delay, func() {
@@ -69,10 +67,18 @@ func (h *hands) hold(m *held, events *events, now int64, a drip.Admission) bool 
 	return true
 }
 
-// wake lets the first message in a hand that waits for a token ask.
-func (h *hands) wake(at hand) {
-	if i := slices.IndexFunc(h.of[at], func(m *held) bool { return m.token }); i >= 0 {
-		h.of[at][i].ask()
+// wake lets the first messages in a consumer's hand ask that wait for a token which the operation of another one has given back: one of
+// its entity, and one for each shared limit.
+func (h *hands) wake(ended *held, within []string) {
+	var first []*held
+	for _, m := range h.of[ended.process] {
+		gets := m.limit == "" && m.of == ended.of || m.limit != "" && (within == nil || slices.Contains(within, m.limit))
+		if m.token && gets && !slices.ContainsFunc(first, func(o *held) bool { return o.limit == m.limit }) {
+			first = append(first, m)
+		}
+	}
+	for _, m := range first {
+		m.ask()
 	}
 }
 
@@ -81,7 +87,7 @@ func (h *hands) letGo(m *held) {
 	if m.in {
 		m.in = false
 		h.seats[m.process]++
-		i := slices.Index(h.of[m.hand], m)
-		h.of[m.hand] = slices.Delete(h.of[m.hand], i, i+1)
+		i := slices.Index(h.of[m.process], m)
+		h.of[m.process] = slices.Delete(h.of[m.process], i, i+1)
 	}
 }

@@ -302,7 +302,7 @@ func (r *run) finish(d *delivery, a drip.Admission) {
 		return
 	}
 	r.acknowledge(d)
-	r.hands.wake(d.hand)
+	r.hands.wake(&d.held, nil)
 }
 
 // outage tells whether there is no consumer, and until when.

@@ -413,7 +413,7 @@ func (r *sharedRun) start(d *sharedDelivery, a drip.Admission) {
 		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.costs[0].actual, actual); err != nil {
 			r.err = err
 		}
-		r.hands.wake(d.hand)
+		r.hands.wake(&d.held, m.Within)
 	})
 }
 
