@@ -111,11 +111,11 @@ func (x *Shared) booked(part int64) int64 {
 // backlog converts parts to 1024ths of a grain.
 func (x *Shared) backlog(part int64) int64 { return x.booked(part) * 1024 / x.rate }
 
-// expects returns how much the booked operations will probably take from a window. If tokens are slow, an operation books all grains
-// that it takes, but its cost only once.
+// expects returns how much the booked operations will probably take from a window. If tokens are short, an operation books
+// several units, but takes its cost only once.
 func (x *Shared) expects(booked, window int64) int64 {
 	c, line := &x.State.Calendars[0], &x.State.Lines[window]
-	return x.Limits.units(min(booked/x.slow*c.ratio(line)/1024, 1<<32), line.Window.Unit)
+	return x.Limits.units(min(booked/x.times*c.ratio(line)/1024, 1<<32), line.Window.Unit)
 }
 
 // in returns the time in a grain at which the next unit has its turn. Units beyond the rate of a full grain displace others from
@@ -146,7 +146,7 @@ func (x *Shared) gather(op *Op) int64 {
 			w := &l.Windows[i]
 			if op.Cost[w.Unit] > 0 {
 				left := w.gain(x.State, x.State.Lines[i].Left, x.State.Now, l.begin(n+1)-1)
-				free = min(free, l.booked(parts(max(0, left), l.Parts[w.Unit]))*1024/c.ratio(&x.State.Lines[i])*x.slow)
+				free = min(free, l.booked(parts(max(0, left), l.Parts[w.Unit]))*1024/c.ratio(&x.State.Lines[i])*x.times)
 			}
 		}
 		free -= c.at(n)
@@ -171,12 +171,21 @@ func (x *Shared) open(n int64) int64 {
 			} else {
 				from = l.whole(w.begin(w.interval(t)))
 			}
-			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, x.rate*x.slow), int64(i)) >= brings {
+			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, max(x.rate, x.times*c.usual())), int64(i)) >= brings {
 				open = max(open, end)
 			}
 		}
 	}
 	return open
+}
+
+// serves returns how many units a grain serves. Tokens serve whole operations, in some grains more than in others.
+func (x *Shared) serves(n int64) int64 {
+	if x.times == 1 {
+		return x.rate
+	}
+	each := max(1, x.units)
+	return ((n%Grains+1)*x.rate/each - n%Grains*x.rate/each) * each
 }
 
 // seek returns the first grain from t on that has room, or one behind the calendar.
@@ -195,7 +204,7 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 	for n < end && n != at {
 		at = n
 		booked += c.at(n)
-		if c.at(n) >= x.rate && !x.surplus(op, booked, l.begin(n)) {
+		if c.at(n) >= x.serves(n) && !x.surplus(op, booked, l.begin(n)) {
 			n++
 		} else {
 			n = x.open(n)
@@ -268,7 +277,7 @@ func (x *Shared) served(window *Window, to, since int64) int64 {
 
 // lasts returns how long a capacity of a window lasts, in ticks.
 func (x *Shared) lasts(capacity, window int64) int64 {
-	return min(min(max(0, capacity)*1024/max(1, x.expects(x.rate*x.slow, window)), 1<<32)*x.slow, 1<<32) * (tick / 1024)
+	return min(min(max(0, capacity)*1024/max(1, x.expects(x.rate*x.times, window)), 1<<32)*x.times, 1<<32) * (tick / 1024)
 }
 
 // time returns the time of a place in ticks.

@@ -52,9 +52,9 @@ func (l *Limits) Booked(s *State) int64 {
 	if len(s.Calendars) > 0 {
 		c, unit := &s.Calendars[0], l.Windows[0].Unit
 		if l.PerGrain == MostUnits { // only tokens are short: the operations
-			return c.Booked / l.slow(s)
+			return c.Booked / l.times(s)
 		}
-		return l.units(min(c.Booked/l.slow(s)*c.ratio(&s.Lines[0])/1024, 1<<32), unit)
+		return l.units(min(c.Booked/l.times(s)*c.ratio(&s.Lines[0])/1024, 1<<32), unit)
 	}
 	return s.promised(l.Windows[0].Unit)
 }

@@ -27,14 +27,14 @@ type Shared struct {
 	flow     int64 // the place of the entity's Flow in the limit
 	part     int64 // of the cost: see Limits.part
 	units    int64 // the same in the calendar
-	slow     int64 // see Limits.slow
+	times    int64 // see Limits.times
 	grain    int64 // what the windows bring in a grain, in the calendar
 	rate     int64 // the same, with the tokens
 	held     bool  // the lease was out in this limit, too
 	bound    Bound // why the limit does not let it run now; BoundNone if it does
 	free     int64 // the free tokens
 	token    bool  // only a token is short, or capacity that operations in flight will probably give back
-	wait     int64 // us from one such operation to the next
+	wait     int64 // us from one such operation to the next: less than tokens take, because one that is awaited too late is idle
 	refund   int64 // when that capacity is probably back; 0 if a window has room before
 	again    bool  // a window denies it, but it is below its share and keeps its place
 	overdue  int64 // see Limits.overdue
@@ -59,22 +59,17 @@ const (
 // enter takes the ticket off the books of the limit.
 func (x *Shared) enter(f *Flow, op *Op) {
 	c, l := &x.State.Calendars[0], x.Limits
-	ratio := int64(1)
-	for i := range l.Windows {
-		ratio = max(ratio, c.ratio(&x.State.Lines[i]))
-	}
-	x.grain = min(l.PerGrain/l.Scale*1024/ratio, mostBooked)
 	x.part, x.given, x.last, x.gathered = l.part(&op.Cost), 0, 0, 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
-	pace := l.pace(x.State)
-	x.slow = l.slow(x.State)
-	operations := min(max(1, l.Grain*1000/pace), mostBooked)
+	x.grain, x.times = l.gains(x.State), l.times(x.State)
 	usual := max(x.units, c.usual())
-	if operations*usual < x.grain { // tokens are short, and a small operation takes one, too
+	tokens := min(l.ends(x.State, x.times)*usual, mostBooked)
+	x.grain = min(x.grain*x.times, mostBooked)
+	if tokens < x.grain { // tokens are short, and a small operation takes one, too
 		x.units = usual
 	}
-	x.rate = max(1, min(x.grain, operations*usual))
-	x.units = min(x.units*x.slow, mostBooked)
+	x.rate = max(1, min(x.grain, tokens))
+	x.units = min(x.units*x.times, mostBooked)
 	f.expire(x.State.Now - l.grace())
 	f.End = min(f.End, x.State.Slot) // earlier after a Resume, a Reset or a change of the limits
 	x.State.expireUrgent(x.State.Now - l.grace())
@@ -92,8 +87,28 @@ func (x *Shared) enter(f *Flow, op *Op) {
 	x.weigh(f)
 }
 
-// slow returns the grains in which tokens bring one operation, at least 1.
-func (l *Limits) slow(s *State) int64 { return max(1, min(l.pace(s)/1000/l.Grain, Grains)) }
+// gains returns what the windows bring in a grain, in units of the calendar.
+func (l *Limits) gains(s *State) int64 {
+	ratio := int64(1)
+	for i := range l.Windows {
+		ratio = max(ratio, s.Calendars[0].ratio(&s.Lines[i]))
+	}
+	return min(l.PerGrain/l.Scale*1024/ratio, mostBooked)
+}
+
+// ends returns about how many operations end in a grain, counted so many times each.
+func (l *Limits) ends(s *State, times int64) int64 {
+	return max(1, min(l.Grain*1000*times/l.pace(s), mostBooked))
+}
+
+// times returns how many times the calendar counts each operation if tokens are short. So a grain serves a whole number of units, even if
+// an operation takes several grains.
+func (l *Limits) times(s *State) int64 {
+	if l.ends(s, 1)*max(1, s.Calendars[0].usual()) >= l.gains(s) {
+		return 1
+	}
+	return max(1, min(l.pace(s)*8/125/l.Grain, 64*Grains)) // 64 units a grain or more
+}
 
 // look decides whether this limit lets the operation run now.
 func (x *Shared) look(f *Flow, op *Op) {
@@ -101,7 +116,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 	s.rest(x.Leases)
 	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
 	x.bound, x.spare, x.fair, x.room = BoundNone, true, 0, true
-	x.token, x.wait, x.refund, x.overdue = false, l.pace(s), 0, 0
+	x.token, x.wait, x.refund, x.overdue = false, l.pace(s)*3/4, 0, 0
 	late := false // a window is short, and its refresh comes first
 	// Booked operations do not come, and newcomers take their place, also for a token.
 	leaves := !op.back() && !op.Urgent && x.rate >= x.grain
@@ -138,7 +153,8 @@ func (x *Shared) look(f *Flow, op *Op) {
 		rest := (end - now) * 1024 / c.Grain // of this grain: so much of the rate and of the due units is still to come
 		// Due operations do not use a second free token, or one that is free for two paces: they come late, or not at all.
 		idle := x.free > 1 || x.free > 0 && now-s.LastID/1024 > l.pace(s)/500
-		room := idle || min(x.free, mostBooked)*x.units+x.rate*rest/1024 >= due*rest/1024+x.units
+		alone := op.back() && s.AgainUS <= now*1000 // no other one waits for a token
+		room := idle || alone || min(x.free, mostBooked)*x.units+x.rate*rest/1024 >= due*rest/1024+x.units
 		x.room, x.spare = x.room && room, x.spare && room
 	}
 	early := op.Ticket.Slot > now // it has no turn for a token yet, and before its grain it is like a newcomer
@@ -156,7 +172,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
 	} else if x.bound == BoundNone && (x.free < 1 || waits && !leaves && s.AgainUS > now*1000) {
-		x.bound, x.token = BoundTokens, !early && (first && (x.below || x.room && c.Grain > soon) || due == 0 || leaves)
+		x.bound, x.token = BoundTokens, !early && (first && (x.below || x.room) || due == 0 || leaves)
 		if out >= l.Tokens {
 			x.overdue = l.overdue(s)
 		}
@@ -187,10 +203,10 @@ func (x *Shared) reserved(window int64) int64 {
 	if w.Interval <= c.Grain || w.Size > w.Rate {
 		return 0
 	}
-	each := x.expects(x.rate*x.slow, window)
+	each := x.expects(x.rate*x.times, window)
 	most := MostUnits / max(1, each) // grains
 	gone, booked := c.Head+1-l.whole(w.begin(w.interval(x.State.Now))), c.Front-c.Head-1
-	return max(0, min(w.Size-each*min(gone, most)/x.slow, each*min(booked, most)/x.slow))
+	return max(0, min(w.Size-each*min(gone, most)/x.times, each*min(booked, most)/x.times))
 }
 
 // run takes capacity and a token.
@@ -243,7 +259,7 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, t int64) int64 {
 			u := s.urgent(0)
 			at = min(at, max(x.refund, s.Now+x.overdue, u.until)+x.wait/1000+1)
 		}
-		if l.grain(at) <= c.Head+x.slow || x.behind && at < s.Now+soon {
+		if l.grain(at) <= c.Head+max(1, x.units/x.rate) || x.behind && at < s.Now+soon {
 			return max(t, at)
 		}
 		x.token, t = false, max(t, s.Now+x.overdue)

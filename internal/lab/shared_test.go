@@ -218,10 +218,41 @@ func TestSharedTokensLongInterval(t *testing.T) {
 				}, 1)
 				makespan := got.Makespan.Seconds() / got.Fluid.Seconds()
 				t.Logf("%d at once, each %v, %d entities: makespan %.2f, %.2f postponements", tokens, interval, n, makespan, got.Redeliveries.Mean)
-				if makespan > 1.25 || got.Redeliveries.Mean > 3.5 || got.OverLimit > 0 {
+				if makespan > 1.2 || got.Redeliveries.Mean > 3.5 || got.OverLimit > 0 {
 					t.Errorf("%d at once, each %v, %d entities: makespan %.2f, %.2f postponements, %d over the limit", tokens, interval, n, makespan, got.Redeliveries.Mean, got.OverLimit)
 				}
 			}
+		}
+	}
+}
+
+// The tokens of a shared limit are in use although few operations end in a second, several entities wait for them, or a rate is nearly as
+// scarce.
+func TestScarceSharedTokens(t *testing.T) {
+	for _, c := range []struct {
+		tokens, size, entities int
+		operation              time.Duration
+		most                   float64 // of the optimum's time
+	}{
+		{8, 0, 1, 5 * time.Second, 1.05}, {5, 0, 1, 1900 * time.Millisecond, 1.05}, {1, 0, 10, time.Second, 1.15},
+		{2, 0, 10, time.Second, 1.1}, {5, 0, 20, 200 * time.Millisecond, 1.08},
+		{3, 13, 40, 200 * time.Millisecond, 1.12}, {5, 45, 40, 100 * time.Millisecond, 1.12}, {2, 8, 10, 200 * time.Millisecond, 1.08},
+	} {
+		o := app(plenty, plenty, 0)
+		o.Shared["app"] = drip.Limit{Size: c.size, Concurrency: c.tokens}
+		got := mustRunShared(t, SharedScenario{
+			Options: o, Entities: entities(c.entities), Operation: Fixed(c.operation), Unmeasured: true, Hold: 5 * time.Second,
+			Messages: func(r *rand.Rand) (m []SharedMessage) {
+				for range 800 {
+					m = append(m, SharedMessage{Entity: r.IntN(c.entities)})
+				}
+				return m
+			},
+		}, 1)
+		makespan := got.Makespan.Seconds() / got.Fluid.Seconds()
+		t.Logf("%+v: makespan %.2f, %.2f postponements", c, makespan, got.Redeliveries.Mean)
+		if makespan > c.most || got.Redeliveries.Mean > 3 || got.OverLimit > 0 {
+			t.Errorf("%+v: makespan %.2f, %.2f postponements, %d over the limit", c, makespan, got.Redeliveries.Mean, got.OverLimit)
 		}
 	}
 }
@@ -245,7 +276,7 @@ func TestSharedTokens(t *testing.T) {
 		name       string
 		values     []float64
 		mean, tops float64
-	}{{"postponements", means, 3.2, 8}, {"makespan", makespans, 1.2, 1.6}, {"unfairness", unfair, 0.1, 0.6}} {
+	}{{"postponements", means, 3.6, 10}, {"makespan", makespans, 1.15, 1.45}, {"unfairness", unfair, 0.1, 0.6}} {
 		sum := 0.0
 		for _, v := range m.values {
 			sum += v

@@ -2769,66 +2769,40 @@ function Shared_weigh(x, f)
 end
 function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
   local c2 = x.State_Calendars[0]
-  local ratio = 1
-  for i2 = 0, x.Limits_Windows_n - 1 do
-    local ratio2 = 0
-    do
-      local line2 = x.State_Lines[i2]
-      local i3 = line2.Window_Unit
-      local x2 = c2.Largest + 1023
-      local max2 = 1
-      local x3 = (x2 - x2 % 1024) / 1024
-      if x3 > max2 then max2 = x3 end
-      local x4 = c2.Largest - (i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3)
-      local booked = 1024 - (x4 - x4 % max2) / max2
-      local x5 = booked * (4096 - line2.Saved)
-      local max3 = 1
-      local x6 = (x5 - x5 % 4096) / 4096
-      if x6 > max3 then max3 = x6 end
-      ratio2 = max3
-    end
-    if ratio2 > ratio then ratio = ratio2 end
-  end
-  local x2 = x.Limits_PerGrain
-  local y = x.Limits_Scale
-  local x3 = (x2 - x2 % y) / y * 1024
-  local min2 = (x3 - x3 % ratio) / ratio
-  if 16777215 < min2 then min2 = 16777215 end
-  x.grain = min2
   local part = 0
   do
     if x.Limits_Parts_0 == 1 then
       part = op_Cost_0
     else
       local each2 = x.Limits_Parts_0
-      local y2 = 1 > each2 and 1 or each2
-      local min3 = op_Cost_0
-      local x4 = (1099511627776 - 1099511627776 % y2) / y2
-      if x4 < min3 then min3 = x4 end
+      local y = 1 > each2 and 1 or each2
+      local min2 = op_Cost_0
+      local x2 = (1099511627776 - 1099511627776 % y) / y
+      if x2 < min2 then min2 = x2 end
       local each3 = x.Limits_Parts_1
-      local y3 = 1 > each3 and 1 or each3
-      local min4 = op_Cost_1
-      local x5 = (1099511627776 - 1099511627776 % y3) / y3
-      if x5 < min4 then min4 = x5 end
+      local y2 = 1 > each3 and 1 or each3
+      local min3 = op_Cost_1
+      local x3 = (1099511627776 - 1099511627776 % y2) / y2
+      if x3 < min3 then min3 = x3 end
       local each4 = x.Limits_Parts_2
-      local y4 = 1 > each4 and 1 or each4
-      local min5 = op_Cost_2
-      local x6 = (1099511627776 - 1099511627776 % y4) / y4
-      if x6 < min5 then min5 = x6 end
+      local y3 = 1 > each4 and 1 or each4
+      local min4 = op_Cost_2
+      local x4 = (1099511627776 - 1099511627776 % y3) / y3
+      if x4 < min4 then min4 = x4 end
       local each5 = x.Limits_Parts_3
-      local y5 = 1 > each5 and 1 or each5
-      local min6 = op_Cost_3
-      local x7 = (1099511627776 - 1099511627776 % y5) / y5
-      if x7 < min6 then min6 = x7 end
+      local y4 = 1 > each5 and 1 or each5
+      local min5 = op_Cost_3
+      local x5 = (1099511627776 - 1099511627776 % y4) / y4
+      if x5 < min5 then min5 = x5 end
       local max2 = 1
-      local x8 = min3 * each2
+      local x6 = min2 * each2
+      if x6 > max2 then max2 = x6 end
+      local x7 = min3 * each3
+      if x7 > max2 then max2 = x7 end
+      local x8 = min4 * each4
       if x8 > max2 then max2 = x8 end
-      local x9 = min4 * each3
+      local x9 = min5 * each5
       if x9 > max2 then max2 = x9 end
-      local x10 = min5 * each4
-      if x10 > max2 then max2 = x10 end
-      local x11 = min6 * each5
-      if x11 > max2 then max2 = x11 end
       part = max2
     end
   end
@@ -2837,60 +2811,153 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   x.last = 0
   x.gathered = 0
   local part2 = x.part
-  local x4 = part2 + x.Limits_Scale - 1
-  local y2 = x.Limits_Scale
-  local min3 = (x4 - x4 % y2) / y2
-  if 17179869184 < min3 then min3 = 17179869184 end
-  x.units = min3 < 16777215 and min3 or 16777215
+  local x2 = part2 + x.Limits_Scale - 1
+  local y = x.Limits_Scale
+  local min2 = (x2 - x2 % y) / y
+  if 17179869184 < min2 then min2 = 17179869184 end
+  x.units = min2 < 16777215 and min2 or 16777215
+  local gains = 0
+  do
+    local ratio = 1
+    for i2 = 0, x.Limits_Windows_n - 1 do
+      local ratio2 = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local line2 = x.State_Lines[i2]
+        local i3 = line2.Window_Unit
+        local x3 = c3.Largest + 1023
+        local max2 = 1
+        local x4 = (x3 - x3 % 1024) / 1024
+        if x4 > max2 then max2 = x4 end
+        local x5 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+        local booked = 1024 - (x5 - x5 % max2) / max2
+        local x6 = booked * (4096 - line2.Saved)
+        local max3 = 1
+        local x7 = (x6 - x6 % 4096) / 4096
+        if x7 > max3 then max3 = x7 end
+        ratio2 = max3
+      end
+      if ratio2 > ratio then ratio = ratio2 end
+    end
+    local x3 = x.Limits_PerGrain
+    local y2 = x.Limits_Scale
+    local x4 = (x3 - x3 % y2) / y2 * 1024
+    local min3 = (x4 - x4 % ratio) / ratio
+    if 16777215 < min3 then min3 = 16777215 end
+    gains = min3
+  end
+  local times2 = 0
+  do
+    local pace = 0
+    do
+      local x3 = x.Limits_Guess
+      local max2 = (x3 - x3 % 8) / 8
+      if 200 > max2 then max2 = 200 end
+      local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+      local x4 = (x.State_Held + guess) * 1000
+      local y2 = (x.State_Ended + 1) * x.Limits_Tokens
+      local max3 = 1
+      local x5 = (x4 - x4 % y2) / y2
+      if x5 > max3 then max3 = x5 end
+      pace = max3
+    end
+    local x3 = x.Limits_Grain * 1000 * 1
+    local min3 = (x3 - x3 % pace) / pace
+    if 16777215 < min3 then min3 = 16777215 end
+    local c3 = x.State_Calendars[0]
+    local x4 = c3.Largest + 32768
+    local min4 = (x4 - x4 % 65536) / 65536
+    if 16777215 < min4 then min4 = 16777215 end
+    local gains2 = 0
+    do
+      local ratio = 1
+      for i2 = 0, x.Limits_Windows_n - 1 do
+        local ratio2 = 0
+        do
+          local c4 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local i3 = line2.Window_Unit
+          local x5 = c4.Largest + 1023
+          local max2 = 1
+          local x6 = (x5 - x5 % 1024) / 1024
+          if x6 > max2 then max2 = x6 end
+          local x7 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+          local booked = 1024 - (x7 - x7 % max2) / max2
+          local x8 = booked * (4096 - line2.Saved)
+          local max3 = 1
+          local x9 = (x8 - x8 % 4096) / 4096
+          if x9 > max3 then max3 = x9 end
+          ratio2 = max3
+        end
+        if ratio2 > ratio then ratio = ratio2 end
+      end
+      local x5 = x.Limits_PerGrain
+      local y2 = x.Limits_Scale
+      local x6 = (x5 - x5 % y2) / y2 * 1024
+      local min5 = (x6 - x6 % ratio) / ratio
+      if 16777215 < min5 then min5 = 16777215 end
+      gains2 = min5
+    end
+    if (1 > min3 and 1 or min3) * (1 > min4 and 1 or min4) >= gains2 then
+      times2 = 1
+    else
+      local pace2 = 0
+      do
+        local x5 = x.Limits_Guess
+        local max2 = (x5 - x5 % 8) / 8
+        if 200 > max2 then max2 = 200 end
+        local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+        local x6 = (x.State_Held + guess) * 1000
+        local y2 = (x.State_Ended + 1) * x.Limits_Tokens
+        local max3 = 1
+        local x7 = (x6 - x6 % y2) / y2
+        if x7 > max3 then max3 = x7 end
+        pace2 = max3
+      end
+      local x5 = pace2 * 8
+      local x6 = (x5 - x5 % 125) / 125
+      local y2 = x.Limits_Grain
+      local min5 = (x6 - x6 % y2) / y2
+      if 65536 < min5 then min5 = 65536 end
+      times2 = 1 > min5 and 1 or min5
+    end
+  end
+  x.grain, x.times = gains, times2
+  local x3 = c2.Largest + 32768
+  local min3 = (x3 - x3 % 65536) / 65536
+  if 16777215 < min3 then min3 = 16777215 end
+  local usual = x.units > min3 and x.units or min3
+  local times3 = x.times
   local pace = 0
   do
-    local x5 = x.Limits_Guess
-    local max2 = (x5 - x5 % 8) / 8
+    local x4 = x.Limits_Guess
+    local max2 = (x4 - x4 % 8) / 8
     if 200 > max2 then max2 = 200 end
     local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-    local x6 = (x.State_Held + guess) * 1000
-    local y3 = (x.State_Ended + 1) * x.Limits_Tokens
+    local x5 = (x.State_Held + guess) * 1000
+    local y2 = (x.State_Ended + 1) * x.Limits_Tokens
     local max3 = 1
-    local x7 = (x6 - x6 % y3) / y3
-    if x7 > max3 then max3 = x7 end
+    local x6 = (x5 - x5 % y2) / y2
+    if x6 > max3 then max3 = x6 end
     pace = max3
   end
-  local pace2 = pace
-  local pace3 = 0
-  do
-    local x5 = x.Limits_Guess
-    local max2 = (x5 - x5 % 8) / 8
-    if 200 > max2 then max2 = 200 end
-    local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-    local x6 = (x.State_Held + guess) * 1000
-    local y3 = (x.State_Ended + 1) * x.Limits_Tokens
-    local max3 = 1
-    local x7 = (x6 - x6 % y3) / y3
-    if x7 > max3 then max3 = x7 end
-    pace3 = max3
-  end
-  local x5 = (pace3 - pace3 % 1000) / 1000
-  local y3 = x.Limits_Grain
-  local min4 = (x5 - x5 % y3) / y3
-  if 1024 < min4 then min4 = 1024 end
-  x.slow = 1 > min4 and 1 or min4
-  local x6 = x.Limits_Grain * 1000
-  local max2 = 1
-  local x7 = (x6 - x6 % pace2) / pace2
-  if x7 > max2 then max2 = x7 end
-  local operations2 = max2 < 16777215 and max2 or 16777215
-  local x8 = c2.Largest + 32768
-  local min5 = (x8 - x8 % 65536) / 65536
+  local x4 = x.Limits_Grain * 1000 * times3
+  local min4 = (x4 - x4 % pace) / pace
+  if 16777215 < min4 then min4 = 16777215 end
+  local min5 = (1 > min4 and 1 or min4) * usual
   if 16777215 < min5 then min5 = 16777215 end
-  local usual = x.units > min5 and x.units or min5
-  if operations2 * usual < x.grain then
+  local tokens2 = min5
+  local min6 = x.grain * x.times
+  if 16777215 < min6 then min6 = 16777215 end
+  x.grain = min6
+  if tokens2 < x.grain then
     x.units = usual
   end
-  local min6 = x.grain
-  local x9 = operations2 * usual
-  if x9 < min6 then min6 = x9 end
-  x.rate = 1 > min6 and 1 or min6
-  local min7 = x.units * x.slow
+  local max2 = 1
+  local x5 = x.grain < tokens2 and x.grain or tokens2
+  if x5 > max2 then max2 = x5 end
+  x.rate = max2
+  local min7 = x.units * x.times
   if 16777215 < min7 then min7 = 16777215 end
   x.units = min7
   do
@@ -2926,59 +2993,59 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
         part3 = op_Ticket_Cost_0
       else
         local each2 = x.Limits_Parts_0
-        local y4 = 1 > each2 and 1 or each2
+        local y2 = 1 > each2 and 1 or each2
         local min8 = op_Ticket_Cost_0
-        local x10 = (1099511627776 - 1099511627776 % y4) / y4
-        if x10 < min8 then min8 = x10 end
+        local x6 = (1099511627776 - 1099511627776 % y2) / y2
+        if x6 < min8 then min8 = x6 end
         local each3 = x.Limits_Parts_1
-        local y5 = 1 > each3 and 1 or each3
+        local y3 = 1 > each3 and 1 or each3
         local min9 = op_Ticket_Cost_1
-        local x11 = (1099511627776 - 1099511627776 % y5) / y5
-        if x11 < min9 then min9 = x11 end
+        local x7 = (1099511627776 - 1099511627776 % y3) / y3
+        if x7 < min9 then min9 = x7 end
         local each4 = x.Limits_Parts_2
-        local y6 = 1 > each4 and 1 or each4
+        local y4 = 1 > each4 and 1 or each4
         local min10 = op_Ticket_Cost_2
-        local x12 = (1099511627776 - 1099511627776 % y6) / y6
-        if x12 < min10 then min10 = x12 end
+        local x8 = (1099511627776 - 1099511627776 % y4) / y4
+        if x8 < min10 then min10 = x8 end
         local each5 = x.Limits_Parts_3
-        local y7 = 1 > each5 and 1 or each5
+        local y5 = 1 > each5 and 1 or each5
         local min11 = op_Ticket_Cost_3
-        local x13 = (1099511627776 - 1099511627776 % y7) / y7
-        if x13 < min11 then min11 = x13 end
+        local x9 = (1099511627776 - 1099511627776 % y5) / y5
+        if x9 < min11 then min11 = x9 end
         local max3 = 1
-        local x14 = min8 * each2
-        if x14 > max3 then max3 = x14 end
-        local x15 = min9 * each3
-        if x15 > max3 then max3 = x15 end
-        local x16 = min10 * each4
-        if x16 > max3 then max3 = x16 end
-        local x17 = min11 * each5
-        if x17 > max3 then max3 = x17 end
+        local x10 = min8 * each2
+        if x10 > max3 then max3 = x10 end
+        local x11 = min9 * each3
+        if x11 > max3 then max3 = x11 end
+        local x12 = min10 * each4
+        if x12 > max3 then max3 = x12 end
+        local x13 = min11 * each5
+        if x13 > max3 then max3 = x13 end
         part3 = max3
       end
     end
     local part4 = part3
     do
       local max3 = 0
-      local x10 = op_Ticket_Slot - x.Limits_Zero
-      if x10 > max3 then max3 = x10 end
-      local y4 = x.Limits_Grain
-      local n2 = (max3 - max3 % y4) / y4
+      local x6 = op_Ticket_Slot - x.Limits_Zero
+      if x6 > max3 then max3 = x6 end
+      local y2 = x.Limits_Grain
+      local n2 = (max3 - max3 % y2) / y2
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x11 = part4 + x.Limits_Scale - 1
-          local y5 = x.Limits_Scale
-          local min8 = (x11 - x11 % y5) / y5
+          local x7 = part4 + x.Limits_Scale - 1
+          local y3 = x.Limits_Scale
+          local min8 = (x7 - x7 % y3) / y3
           if 17179869184 < min8 then min8 = 17179869184 end
-          local y6 = 1 > x.part and 1 or x.part
-          local min9 = (part4 - part4 % y6) / y6
+          local y4 = 1 > x.part and 1 or x.part
+          local min9 = (part4 - part4 % y4) / y4
           if 16777215 < min9 then min9 = 16777215 end
           local max4 = min8 < 16777215 and min8 or 16777215
-          local x12 = min9 * x.units
-          if x12 > max4 then max4 = x12 end
+          local x8 = min9 * x.units
+          if x8 > max4 then max4 = x8 end
           local max5 = 0
-          local x13 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
-          if x13 > max5 then max5 = x13 end
+          local x9 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
+          if x9 > max5 then max5 = x9 end
           local units2 = max5
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
@@ -2989,20 +3056,20 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       local slot = op_Ticket_Slot
       if slot <= f.Before then
         local max3 = 0
-        local x10 = f.Units - part4
-        if x10 > max3 then max3 = x10 end
+        local x6 = f.Units - part4
+        if x6 > max3 then max3 = x6 end
         f.Units = max3
       else
         local max3 = 0
-        local x10 = f.Later - part4
-        if x10 > max3 then max3 = x10 end
+        local x6 = f.Later - part4
+        if x6 > max3 then max3 = x6 end
         f.Later = max3
       end
     end
     if op_Urgent then
       local max3 = 0
-      local x10 = f.Urgent - part4
-      if x10 > max3 then max3 = x10 end
+      local x6 = f.Urgent - part4
+      if x6 > max3 then max3 = x6 end
       f.Urgent = max3
       do
         for i2 = 0, x.State_Flows_n - 1 do
@@ -3014,23 +3081,23 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
               local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
               if slot <= f2.Before then
                 local max4 = 0
-                local x11 = f2.Units - units2
-                if x11 > max4 then max4 = x11 end
+                local x7 = f2.Units - units2
+                if x7 > max4 then max4 = x7 end
                 f2.Units = max4
               else
                 local max4 = 0
-                local x11 = f2.Later - units2
-                if x11 > max4 then max4 = x11 end
+                local x7 = f2.Later - units2
+                if x7 > max4 then max4 = x7 end
                 f2.Later = max4
               end
             end
             local i3 = 0 - f2.Key
             local min8 = 1
-            local x11 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-            if x11 < min8 then min8 = x11 end
+            local x7 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+            if x7 < min8 then min8 = x7 end
             local max4 = 0
-            local x12 = f2.Urgent - min8
-            if x12 > max4 then max4 = x12 end
+            local x8 = f2.Urgent - min8
+            if x8 > max4 then max4 = x8 end
             f2.Urgent = max4
           end
         end
@@ -3167,8 +3234,9 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     if x4 > max3 then max3 = x4 end
     pace = max3
   end
+  local x2 = pace * 3
   x.token = false
-  x.wait = pace
+  x.wait = (x2 - x2 % 4) / 4
   x.refund = 0
   x.overdue = 0
   local late = false
@@ -3195,28 +3263,28 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
                 local f2 = x.State_Flows[i4]
                 if f2.Key == 0 - unit then
                   local min2 = f2.Urgent
-                  local x2 = f2.Units + f2.Later
-                  if x2 < min2 then min2 = x2 end
+                  local x3 = f2.Units + f2.Later
+                  if x3 < min2 then min2 = x3 end
                   u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
                 end
               end
             end
             local rate = w.Rate < w.Size and w.Rate or w.Size
-            local x2 = rate + 1
+            local x3 = rate + 1
             local i4 = w.Unit
-            local max2 = (x2 - x2 % 2) / 2
-            local x3 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-            if x3 > max2 then max2 = x3 end
+            local max2 = (x3 - x3 % 2) / 2
+            local x4 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+            if x4 > max2 then max2 = x4 end
             local max3 = 0
-            local x4 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max2
-            if x4 > max3 then max3 = x4 end
+            local x5 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max2
+            if x5 > max3 then max3 = x5 end
             passing2 = u_booked < max3 and u_booked or max3
           end
         end
         local i4 = w.Unit
         local max2 = 0
-        local x2 = w.Size - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
-        if x2 > max2 then max2 = x2 end
+        local x3 = w.Size - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+        if x3 > max2 then max2 = x3 end
         passing = passing2 < max2 and passing2 or max2
       end
     end
@@ -3229,19 +3297,19 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local refund = 0
         do
           local units2 = cost - left
-          local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-          local returns2 = (x2 - x2 % 4096) / 4096
+          local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+          local returns2 = (x3 - x3 % 4096) / 4096
           if units2 < 1 or units2 > returns2 then
             refund = 9007199254740991
           else
-            local x3 = x.State_Held + x.Limits_Guess
+            local x4 = x.State_Held + x.Limits_Guess
             local y = x.State_Ended + 1
-            local x4 = units2 * 1024
+            local x5 = units2 * 1024
             local max2 = 128
-            local x5 = (x4 - x4 % returns2) / returns2
-            if x5 > max2 then max2 = x5 end
-            local x6 = (x3 - x3 % y) / y * max2
-            refund = x.State_Now + 1 + (x6 - x6 % 1024) / 1024
+            local x6 = (x5 - x5 % returns2) / returns2
+            if x6 > max2 then max2 = x6 end
+            local x7 = (x4 - x4 % y) / y * max2
+            refund = x.State_Now + 1 + (x7 - x7 % 1024) / 1024
           end
         end
         local refund2 = refund
@@ -3258,8 +3326,8 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             do
               if w.Size > w.Rate then
                 local max2 = at2
-                local x2 = x.State_Closed - 1
-                if x2 > max2 then max2 = x2 end
+                local x3 = x.State_Closed - 1
+                if x3 > max2 then max2 = x3 end
                 since = max2
               else
                 since = at2
@@ -3267,12 +3335,12 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             end
             local t = since - w.Offset
             local by2 = w.Interval
-            local x2 = cost - left - 1
+            local x3 = cost - left - 1
             local y = w.Rate
             local y2 = w.Interval
-            local min2 = (x2 - x2 % y) / y + 1
-            local x3 = (8796093022208 - 8796093022208 % y2) / y2
-            if x3 < min2 then min2 = x3 end
+            local min2 = (x3 - x3 % y) / y + 1
+            local x4 = (8796093022208 - 8796093022208 % y2) / y2
+            if x4 < min2 then min2 = x4 end
             local n4 = (t - t % by2) / by2 + min2
             room = n4 * w.Interval + w.Offset
           end
@@ -3280,17 +3348,17 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         if refund2 < room then
           local spanUS = 0
           do
-            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
+            local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
             local max2 = 1 < cost and 1 or cost
-            local x3 = cost - (x2 - x2 % 4096) / 4096
-            if x3 > max2 then max2 = x3 end
-            local x4 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+            local x4 = cost - (x3 - x3 % 4096) / 4096
+            if x4 > max2 then max2 = x4 end
+            local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
             local y = w.Rate < w.Size and w.Rate or w.Size
-            local each2 = (x4 - x4 % y) / y
+            local each2 = (x5 - x5 % y) / y
             local y2 = each2 + 1
             local min2 = max2
-            local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-            if x5 < min2 then min2 = x5 end
+            local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+            if x6 < min2 then min2 = x6 end
             spanUS = min2 * each2
           end
           x.refund, x.wait = x.refund > refund2 and x.refund or refund2, x.wait > spanUS and x.wait or spanUS
@@ -3298,18 +3366,18 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           late = true
         end
       end
-      local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+      local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
       local t = end2 - w.Offset
       local by2 = w.Interval
       local t2 = now2 - w.Offset
       local by3 = w.Interval
       local y = w.Rate
       local min2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-      local x3 = (1099511627776 - 1099511627776 % y) / y
-      if x3 < min2 then min2 = x3 end
+      local x4 = (1099511627776 - 1099511627776 % y) / y
+      if x4 < min2 then min2 = x4 end
       local min3 = 1099511627776
-      local x4 = line2.Left + (x2 - x2 % 4096) / 4096 + min2 * w.Rate
-      if x4 < min3 then min3 = x4 end
+      local x5 = line2.Left + (x3 - x3 % 4096) / 4096 + min2 * w.Rate
+      if x5 < min3 then min3 = x5 end
       local all2 = min3
       local is2 = x.State_LastID == 0
       if not is2 then
@@ -3322,33 +3390,33 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           else
             local expects = 0
             do
-              local booked = x.rate * x.slow
+              local booked = x.rate * x.times
               local c4 = x.State_Calendars[0]
               local line3 = x.State_Lines[i2]
-              local y2 = x.slow
+              local y2 = x.times
               local ratio = 0
               do
                 local i4 = line3.Window_Unit
-                local x5 = c4.Largest + 1023
+                local x6 = c4.Largest + 1023
                 local max2 = 1
-                local x6 = (x5 - x5 % 1024) / 1024
-                if x6 > max2 then max2 = x6 end
-                local x7 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                local booked2 = 1024 - (x7 - x7 % max2) / max2
-                local x8 = booked2 * (4096 - line3.Saved)
+                local x7 = (x6 - x6 % 1024) / 1024
+                if x7 > max2 then max2 = x7 end
+                local x8 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                local booked2 = 1024 - (x8 - x8 % max2) / max2
+                local x9 = booked2 * (4096 - line3.Saved)
                 local max3 = 1
-                local x9 = (x8 - x8 % 4096) / 4096
-                if x9 > max3 then max3 = x9 end
+                local x10 = (x9 - x9 % 4096) / 4096
+                if x10 > max3 then max3 = x10 end
                 ratio = max3
               end
-              local x5 = (booked - booked % y2) / y2 * ratio
-              local min4 = (x5 - x5 % 1024) / 1024
+              local x6 = (booked - booked % y2) / y2 * ratio
+              local min4 = (x6 - x6 % 1024) / 1024
               if 4294967296 < min4 then min4 = 4294967296 end
               local unit = line3.Window_Unit
-              local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x7 = min4 * x.Limits_Scale + (x6 - x6 % 2) / 2
+              local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x8 = min4 * x.Limits_Scale + (x7 - x7 % 2) / 2
               local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects = (x7 - x7 % y3) / y3
+              expects = (x8 - x8 % y3) / y3
             end
             local each2 = expects
             local y2 = 1 > each2 and 1 or each2
@@ -3360,18 +3428,18 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             local t5 = n4 * w2.Interval + w2.Offset
             local t6 = t5 + x.Limits_Grain - 1
             local max2 = 0
-            local x5 = t6 - x.Limits_Zero
-            if x5 > max2 then max2 = x5 end
+            local x6 = t6 - x.Limits_Zero
+            if x6 > max2 then max2 = x6 end
             local y3 = x.Limits_Grain
             local gone2 = c3.Head + 1 - (max2 - max2 % y3) / y3
             local booked = c3.Front - c3.Head - 1
-            local x6 = each2 * (gone2 < most2 and gone2 or most2)
-            local y4 = x.slow
-            local x7 = each2 * (booked < most2 and booked or most2)
-            local y5 = x.slow
-            local min4 = w2.Size - (x6 - x6 % y4) / y4
-            local x8 = (x7 - x7 % y5) / y5
-            if x8 < min4 then min4 = x8 end
+            local x7 = each2 * (gone2 < most2 and gone2 or most2)
+            local y4 = x.times
+            local x8 = each2 * (booked < most2 and booked or most2)
+            local y5 = x.times
+            local min4 = w2.Size - (x7 - x7 % y4) / y4
+            local x9 = (x8 - x8 % y5) / y5
+            if x9 < min4 then min4 = x9 end
             reserved = 0 > min4 and 0 or min4
           end
         end
@@ -3379,30 +3447,30 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         do
           local c3 = x.State_Calendars[0]
           local line3 = x.State_Lines[i2]
-          local y2 = x.slow
+          local y2 = x.times
           local ratio = 0
           do
             local i4 = line3.Window_Unit
-            local x5 = c3.Largest + 1023
+            local x6 = c3.Largest + 1023
             local max2 = 1
-            local x6 = (x5 - x5 % 1024) / 1024
-            if x6 > max2 then max2 = x6 end
-            local x7 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
-            local booked = 1024 - (x7 - x7 % max2) / max2
-            local x8 = booked * (4096 - line3.Saved)
+            local x7 = (x6 - x6 % 1024) / 1024
+            if x7 > max2 then max2 = x7 end
+            local x8 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
+            local booked = 1024 - (x8 - x8 % max2) / max2
+            local x9 = booked * (4096 - line3.Saved)
             local max3 = 1
-            local x9 = (x8 - x8 % 4096) / 4096
-            if x9 > max3 then max3 = x9 end
+            local x10 = (x9 - x9 % 4096) / 4096
+            if x10 > max3 then max3 = x10 end
             ratio = max3
           end
-          local x5 = (due - due % y2) / y2 * ratio
-          local min4 = (x5 - x5 % 1024) / 1024
+          local x6 = (due - due % y2) / y2 * ratio
+          local min4 = (x6 - x6 % 1024) / 1024
           if 4294967296 < min4 then min4 = 4294967296 end
           local unit = line3.Window_Unit
-          local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x7 = min4 * x.Limits_Scale + (x6 - x6 % 2) / 2
+          local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x8 = min4 * x.Limits_Scale + (x7 - x7 % 2) / 2
           local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x7 - x7 % y3) / y3
+          expects = (x8 - x8 % y3) / y3
         end
         is2 = all2 - reserved >= expects + cost
       end
@@ -3421,37 +3489,38 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   x.behind = served < c2.Head * 524288
   x.below = x.behind or served < (c2.Head + 1) * 524288 and (x.State_AgainUS <= now2 * 1000 or x.rate < x.grain) or x.Limits_FirstCome == 1
   if x.rate < x.grain then
-    local x2 = (end2 - now2) * 1024
+    local x3 = (end2 - now2) * 1024
     local y = c2.Grain
-    local rest2 = (x2 - x2 % y) / y
+    local rest2 = (x3 - x3 % y) / y
     local is3 = x.free > 1
     if not is3 then
       local is2 = x.free > 0
       if is2 then
-        local x3 = x.State_LastID
+        local x4 = x.State_LastID
         local pace2 = 0
         do
-          local x4 = x.Limits_Guess
-          local max2 = (x4 - x4 % 8) / 8
+          local x5 = x.Limits_Guess
+          local max2 = (x5 - x5 % 8) / 8
           if 200 > max2 then max2 = 200 end
           local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-          local x5 = (x.State_Held + guess) * 1000
+          local x6 = (x.State_Held + guess) * 1000
           local y2 = (x.State_Ended + 1) * x.Limits_Tokens
           local max3 = 1
-          local x6 = (x5 - x5 % y2) / y2
-          if x6 > max3 then max3 = x6 end
+          local x7 = (x6 - x6 % y2) / y2
+          if x7 > max3 then max3 = x7 end
           pace2 = max3
         end
-        is2 = now2 - (x3 - x3 % 1024) / 1024 > (pace2 - pace2 % 500) / 500
+        is2 = now2 - (x4 - x4 % 1024) / 1024 > (pace2 - pace2 % 500) / 500
       end
       is3 = is2
     end
     local idle = is3
-    local is4 = idle
+    local alone = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.State_AgainUS <= now2 * 1000
+    local is4 = idle or alone
     if not is4 then
-      local x4 = x.rate * rest2
-      local x5 = due * rest2
-      is4 = (x.free < 16777215 and x.free or 16777215) * x.units + (x4 - x4 % 1024) / 1024 >= (x5 - x5 % 1024) / 1024 + x.units
+      local x5 = x.rate * rest2
+      local x6 = due * rest2
+      is4 = (x.free < 16777215 and x.free or 16777215) * x.units + (x5 - x5 % 1024) / 1024 >= (x6 - x6 % 1024) / 1024 + x.units
     end
     local room = is4
     x.room, x.spare = x.room and room, x.spare and room
@@ -3460,8 +3529,8 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0
   if is2 then
     local max2 = 0
-    local x2 = op_Ticket_Slot - x.Limits_Zero
-    if x2 > max2 then max2 = x2 end
+    local x3 = op_Ticket_Slot - x.Limits_Zero
+    if x3 > max2 then max2 = x3 end
     local y = x.Limits_Grain
     is2 = (max2 - max2 % y) / y <= c2.Head
   end
@@ -3473,19 +3542,19 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       do
         local part = f.Urgent
         local c3 = x.State_Calendars[0]
-        local x3 = part + x.Limits_Scale - 1
+        local x4 = part + x.Limits_Scale - 1
         local y2 = x.Limits_Scale
-        local min2 = (x3 - x3 % y2) / y2
+        local min2 = (x4 - x4 % y2) / y2
         if 17179869184 < min2 then min2 = 17179869184 end
         local y3 = 1 > x.part and 1 or x.part
         local min3 = (part - part % y3) / y3
         if 16777215 < min3 then min3 = 16777215 end
         local max3 = min2 < 16777215 and min2 or 16777215
-        local x4 = min3 * x.units
-        if x4 > max3 then max3 = x4 end
-        local x5 = (max3 < 4294967296 and max3 or 4294967296) * 1024
+        local x5 = min3 * x.units
+        if x5 > max3 then max3 = x5 end
+        local x6 = (max3 < 4294967296 and max3 or 4294967296) * 1024
         local y4 = x.rate
-        local min4 = (x5 - x5 % y4) / y4
+        local min4 = (x6 - x6 % y4) / y4
         if 16777215 < min4 then min4 = 16777215 end
         local backlog = min4
         local sum2 = 0
@@ -3504,22 +3573,22 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         for n4 = 0, class - 1 - 1 do
           local now3 = c3.Classes.At(2 * n4)
           local before2 = c3.Classes.At(2 * (n4 + 22))
-          local x6 = now3 * backlog
+          local x7 = now3 * backlog
           local y5 = x.Weight
-          local min5 = (x6 - x6 % y5) / y5
+          local min5 = (x7 - x7 % y5) / y5
           if c3.Classes.At(2 * n4 + 1) < min5 then min5 = c3.Classes.At(2 * n4 + 1) end
-          local x7 = before2 * backlog
+          local x8 = before2 * backlog
           local y6 = x.Weight
-          local min6 = (x7 - x7 % y6) / y6
+          local min6 = (x8 - x8 % y6) / y6
           if c3.Classes.At(2 * (n4 + 22) + 1) < min6 then min6 = c3.Classes.At(2 * (n4 + 22) + 1) end
           sum2 = sum2 + (min5 + min6)
           rest2 = rest2 - (now3 + before2)
         end
-        local x6 = (0 > rest2 and 0 or rest2) * backlog
+        local x7 = (0 > rest2 and 0 or rest2) * backlog
         local y5 = x.Weight
         local max4 = backlog
-        local x7 = sum2 + (x6 - x6 % y5) / y5
-        if x7 > max4 then max4 = x7 end
+        local x8 = sum2 + (x7 - x7 % y5) / y5
+        if x8 > max4 then max4 = x8 end
         until2 = (max4 < 4294967296 and max4 or 4294967296) * 512
       end
       is3 = until2 < 524288
@@ -3536,28 +3605,28 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   if x.State_Closed > now2 then
     x.bound = 1
   elseif x.refund > 0 and entitled then
-    local x3 = x.State_LastID
-    local x4 = x.State_Held + x.Limits_Guess
+    local x4 = x.State_LastID
+    local x5 = x.State_Held + x.Limits_Guess
     local y2 = x.State_Ended + 1
-    local x5 = x.State_Now - (x3 - x3 % 1024) / 1024 - (x4 - x4 % y2) / y2
-    local x6 = x.Limits_Lease
-    local min2 = (x5 - x5 % 4) / 4
-    local x7 = (x6 - x6 % 8) / 8
-    if x7 < min2 then min2 = x7 end
+    local x6 = x.State_Now - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
+    local x7 = x.Limits_Lease
+    local min2 = (x6 - x6 % 4) / 4
+    local x8 = (x7 - x7 % 8) / 8
+    if x8 < min2 then min2 = x8 end
     x.token, x.overdue = not early and (op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0), 0 > min2 and 0 or min2
   elseif x.bound == 0 and not entitled then
     x.bound = 3
   elseif x.bound == 0 and (x.free < 1 or waits and not leaves and x.State_AgainUS > now2 * 1000) then
-    x.bound, x.token = 2, not early and (first2 and (x.below or x.room and c2.Grain > 4000) or due == 0 or leaves)
+    x.bound, x.token = 2, not early and (first2 and (x.below or x.room) or due == 0 or leaves)
     if out2 >= x.Limits_Tokens then
-      local x3 = x.State_LastID
-      local x4 = x.State_Held + x.Limits_Guess
+      local x4 = x.State_LastID
+      local x5 = x.State_Held + x.Limits_Guess
       local y2 = x.State_Ended + 1
-      local x5 = x.State_Now - (x3 - x3 % 1024) / 1024 - (x4 - x4 % y2) / y2
-      local x6 = x.Limits_Lease
-      local min2 = (x5 - x5 % 4) / 4
-      local x7 = (x6 - x6 % 8) / 8
-      if x7 < min2 then min2 = x7 end
+      local x6 = x.State_Now - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
+      local x7 = x.Limits_Lease
+      local min2 = (x6 - x6 % 4) / 4
+      local x8 = (x7 - x7 % 8) / 8
+      if x8 < min2 then min2 = x8 end
       x.overdue = 0 > min2 and 0 or min2
     end
   end
@@ -3649,7 +3718,7 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
           ratio = max4
         end
         local x5 = (min3 < 16777215 and min3 or 16777215) * 1024
-        local x6 = (x5 - x5 % ratio) / ratio * x.slow
+        local x6 = (x5 - x5 % ratio) / ratio * x.times
         if x6 < free then free = x6 end
       end
     end
@@ -3702,10 +3771,10 @@ function Shared_served(x, window_Interval, to, since)
       local capacity = w.Rate < w.Size and w.Rate or w.Size
       local expects = 0
       do
-        local booked = x.rate * x.slow
+        local booked = x.rate * x.times
         local c3 = x.State_Calendars[0]
         local line2 = x.State_Lines[i2]
-        local y3 = x.slow
+        local y3 = x.times
         local ratio = 0
         do
           local i3 = line2.Window_Unit
@@ -3734,7 +3803,7 @@ function Shared_served(x, window_Interval, to, since)
       local y3 = 1 > expects and 1 or expects
       local min4 = (x6 - x6 % y3) / y3
       if 4294967296 < min4 then min4 = 4294967296 end
-      local min5 = min4 * x.slow
+      local min5 = min4 * x.times
       if 4294967296 < min5 then min5 = 4294967296 end
       local each2 = min5 * 512
       local t4 = t - w.Offset
@@ -3753,7 +3822,7 @@ function Shared_served(x, window_Interval, to, since)
             local booked = c3.Units.At(n3 - c3.Head)
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
-            local y4 = x.slow
+            local y4 = x.times
             local ratio = 0
             do
               local i3 = line3.Window_Unit
@@ -3781,10 +3850,10 @@ function Shared_served(x, window_Interval, to, since)
           local capacity2 = line2.Left + (x7 - x7 % 4096) / 4096 - expects2
           local expects3 = 0
           do
-            local booked = x.rate * x.slow
+            local booked = x.rate * x.times
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
-            local y4 = x.slow
+            local y4 = x.times
             local ratio = 0
             do
               local i3 = line3.Window_Unit
@@ -3813,7 +3882,7 @@ function Shared_served(x, window_Interval, to, since)
           local y4 = 1 > expects3 and 1 or expects3
           local min6 = (x8 - x8 % y4) / y4
           if 4294967296 < min6 then min6 = 4294967296 end
-          local min7 = min6 * x.slow
+          local min7 = min6 * x.times
           if 4294967296 < min7 then min7 = 4294967296 end
           remains = min7 * 512
         end
@@ -3862,10 +3931,10 @@ function Shared_later(x, from, span)
       local capacity = w.Rate < w.Size and w.Rate or w.Size
       local expects = 0
       do
-        local booked = x.rate * x.slow
+        local booked = x.rate * x.times
         local c3 = x.State_Calendars[0]
         local line2 = x.State_Lines[i2]
-        local y2 = x.slow
+        local y2 = x.times
         local ratio = 0
         do
           local i3 = line2.Window_Unit
@@ -3894,7 +3963,7 @@ function Shared_later(x, from, span)
       local y2 = 1 > expects and 1 or expects
       local min3 = (x4 - x4 % y2) / y2
       if 4294967296 < min3 then min3 = 4294967296 end
-      local min4 = min3 * x.slow
+      local min4 = min3 * x.times
       if 4294967296 < min4 then min4 = 4294967296 end
       local max3 = 1
       local x5 = min4 * 512
@@ -3917,7 +3986,7 @@ function Shared_later(x, from, span)
             local booked = c3.Units.At(n3 - c3.Head)
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
-            local y3 = x.slow
+            local y3 = x.times
             local ratio = 0
             do
               local i3 = line3.Window_Unit
@@ -3945,10 +4014,10 @@ function Shared_later(x, from, span)
           local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
           local expects3 = 0
           do
-            local booked = x.rate * x.slow
+            local booked = x.rate * x.times
             local c4 = x.State_Calendars[0]
             local line3 = x.State_Lines[i2]
-            local y3 = x.slow
+            local y3 = x.times
             local ratio = 0
             do
               local i3 = line3.Window_Unit
@@ -3977,7 +4046,7 @@ function Shared_later(x, from, span)
           local y3 = 1 > expects3 and 1 or expects3
           local min5 = (x7 - x7 % y3) / y3
           if 4294967296 < min5 then min5 = 4294967296 end
-          local min6 = min5 * x.slow
+          local min6 = min5 * x.times
           if 4294967296 < min6 then min6 = 4294967296 end
           remains = min6 * 512
         end
@@ -4053,7 +4122,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               local booked = c3.Units.At(n2 - c3.Head) % x.rate
               local c4 = x.State_Calendars[0]
               local line2 = x.State_Lines[i2]
-              local y3 = x.slow
+              local y3 = x.times
               local ratio = 0
               do
                 local i4 = line2.Window_Unit
@@ -4121,7 +4190,18 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
   while n2 < end2 and n2 ~= at2 do
     at2 = n2
     booked = booked + c2.Units.At(n2 - c2.Head)
-    local is3 = c2.Units.At(n2 - c2.Head) >= x.rate
+    local serves = 0
+    do
+      if x.times == 1 then
+        serves = x.rate
+      else
+        local each2 = 1 > x.units and 1 or x.units
+        local x4 = (n2 % 1024 + 1) * x.rate
+        local x5 = n2 % 1024 * x.rate
+        serves = ((x4 - x4 % each2) / each2 - (x5 - x5 % each2) / each2) * each2
+      end
+    end
+    local is3 = c2.Units.At(n2 - c2.Head) >= serves
     if is3 then
       local surplus = false
       do
@@ -4184,7 +4264,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                 do
                   local c4 = x.State_Calendars[0]
                   local line2 = x.State_Lines[i2]
-                  local y2 = x.slow
+                  local y2 = x.times
                   local ratio = 0
                   do
                     local i4 = line2.Window_Unit
@@ -4284,33 +4364,39 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               end
               local expects = 0
               do
-                local booked2 = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate * x.slow)
+                local x5 = c3.Largest + 32768
+                local min2 = (x5 - x5 % 65536) / 65536
+                if 16777215 < min2 then min2 = 16777215 end
+                local max5 = x.rate
+                local x6 = x.times * min2
+                if x6 > max5 then max5 = x6 end
+                local booked2 = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, max5)
                 local c4 = x.State_Calendars[0]
                 local line3 = x.State_Lines[i2]
-                local y3 = x.slow
+                local y3 = x.times
                 local ratio = 0
                 do
                   local i3 = line3.Window_Unit
-                  local x5 = c4.Largest + 1023
-                  local max5 = 1
-                  local x6 = (x5 - x5 % 1024) / 1024
-                  if x6 > max5 then max5 = x6 end
-                  local x7 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                  local booked3 = 1024 - (x7 - x7 % max5) / max5
-                  local x8 = booked3 * (4096 - line3.Saved)
+                  local x7 = c4.Largest + 1023
                   local max6 = 1
-                  local x9 = (x8 - x8 % 4096) / 4096
-                  if x9 > max6 then max6 = x9 end
-                  ratio = max6
+                  local x8 = (x7 - x7 % 1024) / 1024
+                  if x8 > max6 then max6 = x8 end
+                  local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                  local booked3 = 1024 - (x9 - x9 % max6) / max6
+                  local x10 = booked3 * (4096 - line3.Saved)
+                  local max7 = 1
+                  local x11 = (x10 - x10 % 4096) / 4096
+                  if x11 > max7 then max7 = x11 end
+                  ratio = max7
                 end
-                local x5 = (booked2 - booked2 % y3) / y3 * ratio
-                local min2 = (x5 - x5 % 1024) / 1024
-                if 4294967296 < min2 then min2 = 4294967296 end
+                local x7 = (booked2 - booked2 % y3) / y3 * ratio
+                local min3 = (x7 - x7 % 1024) / 1024
+                if 4294967296 < min3 then min3 = 4294967296 end
                 local unit = line3.Window_Unit
-                local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
+                local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                local x9 = min3 * x.Limits_Scale + (x8 - x8 % 2) / 2
                 local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                expects = (x7 - x7 % y4) / y4
+                expects = (x9 - x9 % y4) / y4
               end
               if expects >= brings then
                 if end3 > open3 then open3 = end3 end
@@ -4398,7 +4484,7 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
           do
             local c3 = x.State_Calendars[0]
             local line2 = x.State_Lines[i2]
-            local y = x.slow
+            local y = x.times
             local ratio = 0
             do
               local i4 = line2.Window_Unit
@@ -4626,14 +4712,19 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
       local x4 = at2 - x.Limits_Zero
       if x4 > max5 then max5 = x4 end
       local y = x.Limits_Grain
-      if (max5 - max5 % y) / y <= c2.Head + x.slow or x.behind and at2 < x.State_Now + 4000 then
+      local x5 = x.units
+      local y2 = x.rate
+      local max6 = 1
+      local x6 = (x5 - x5 % y2) / y2
+      if x6 > max6 then max6 = x6 end
+      if (max5 - max5 % y) / y <= c2.Head + max6 or x.behind and at2 < x.State_Now + 4000 then
         place2 = t > at2 and t or at2
         break
       end
-      local max6 = t
-      local x5 = x.State_Now + x.overdue
-      if x5 > max6 then max6 = x5 end
-      x.token, t = false, max6
+      local max7 = t
+      local x7 = x.State_Now + x.overdue
+      if x7 > max7 then max7 = x7 end
+      x.token, t = false, max7
     end
     if t == x.given then
       place2 = t
@@ -4794,7 +4885,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       do
                         local c5 = x.State_Calendars[0]
                         local line2 = x.State_Lines[i2]
-                        local y3 = x.slow
+                        local y3 = x.times
                         local ratio = 0
                         do
                           local i3 = line2.Window_Unit
@@ -5065,33 +5156,39 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                     end
                     local expects = 0
                     do
-                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, x.rate * x.slow)
+                      local x6 = c6.Largest + 32768
+                      local min2 = (x6 - x6 % 65536) / 65536
+                      if 16777215 < min2 then min2 = 16777215 end
+                      local max6 = x.rate
+                      local x7 = x.times * min2
+                      if x7 > max6 then max6 = x7 end
+                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, max6)
                       local c7 = x.State_Calendars[0]
                       local line3 = x.State_Lines[i2]
-                      local y5 = x.slow
+                      local y5 = x.times
                       local ratio = 0
                       do
                         local i3 = line3.Window_Unit
-                        local x6 = c7.Largest + 1023
-                        local max6 = 1
-                        local x7 = (x6 - x6 % 1024) / 1024
-                        if x7 > max6 then max6 = x7 end
-                        local x8 = c7.Largest - (i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3)
-                        local booked2 = 1024 - (x8 - x8 % max6) / max6
-                        local x9 = booked2 * (4096 - line3.Saved)
+                        local x8 = c7.Largest + 1023
                         local max7 = 1
-                        local x10 = (x9 - x9 % 4096) / 4096
-                        if x10 > max7 then max7 = x10 end
-                        ratio = max7
+                        local x9 = (x8 - x8 % 1024) / 1024
+                        if x9 > max7 then max7 = x9 end
+                        local x10 = c7.Largest - (i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3)
+                        local booked2 = 1024 - (x10 - x10 % max7) / max7
+                        local x11 = booked2 * (4096 - line3.Saved)
+                        local max8 = 1
+                        local x12 = (x11 - x11 % 4096) / 4096
+                        if x12 > max8 then max8 = x12 end
+                        ratio = max8
                       end
-                      local x6 = (booked - booked % y5) / y5 * ratio
-                      local min2 = (x6 - x6 % 1024) / 1024
-                      if 4294967296 < min2 then min2 = 4294967296 end
+                      local x8 = (booked - booked % y5) / y5 * ratio
+                      local min3 = (x8 - x8 % 1024) / 1024
+                      if 4294967296 < min3 then min3 = 4294967296 end
                       local unit = line3.Window_Unit
-                      local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
+                      local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
                       local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x8 - x8 % y6) / y6
+                      expects = (x10 - x10 % y6) / y6
                     end
                     if expects >= brings then
                       if end2 > open3 then open3 = end2 end
@@ -5159,7 +5256,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local booked = c7.Units.At(n6 - c7.Head) % x.rate
                       local c8 = x.State_Calendars[0]
                       local line2 = x.State_Lines[i2]
-                      local y7 = x.slow
+                      local y7 = x.times
                       local ratio = 0
                       do
                         local i4 = line2.Window_Unit
