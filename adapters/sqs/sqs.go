@@ -76,6 +76,9 @@ const (
 	trace = types.MessageSystemAttributeNameAWSTraceHeader
 )
 
+// givenUp begins the note of a message that is given up and that the dead letters have refused. Its reason follows.
+const givenUp = "given up: "
+
 // Consume handles messages of the queue until ctx ends, and returns nil when the messages in hand have ended. The handlers'
 // context ends worker.DrainTime after ctx. It returns an error at once if a field of q is wrong, or if SQS has no queue
 // q.DeadLetters. If SQS fails, Consume logs that and tries again.
@@ -192,22 +195,31 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 	defer stop()
 	note := aws.ToString(m.MessageAttributes[noteAttribute].StringValue)
 	delete(m.MessageAttributes, noteAttribute)
-	users := *m // whose functions may change it, and then come copies of m
-	users.MessageAttributes, users.Attributes = maps.Clone(m.MessageAttributes), maps.Clone(m.Attributes)
-	do := func(note string) worker.Outcome {
-		return c.w.Do(ctx, &users, note, func(ctx context.Context) error { return c.handle(ctx, &users) })
-	}
-	out := do(note)
-	for out.Kind == worker.Postponed && out.Delay < early && ctx.Err() == nil {
-		out = do(out.Note.String()) // which waits: a copy takes longer
+	why, dead := strings.CutPrefix(note, givenUp)
+	delay, kept := time.Duration(0), ""
+	if !dead {
+		out := c.do(ctx, m, note)
+		switch {
+		case out.Delay > 0:
+			delay, kept = wait(time.Until(out.Note.Due)), out.Note.String()
+		case out.Err != nil:
+			why, dead = reason(out), true
+		}
 	}
 	ctx = context.WithoutCancel(ctx)
-	var err error
-	switch {
-	case out.Delay > 0:
-		delay := wait(time.Until(out.Note.Due))
-		if err = c.copies.do(ctx, copyOf(m, min(delay, longest), noteAttribute, out.Note.String())); err != nil {
-			// The message waits without its ticket and comes back as a new message.
+	if dead {
+		err := c.letters.do(ctx, copyOf(m, 0, reasonAttribute, why))
+		if err != nil {
+			err = c.letters.do(ctx, copyOf(m, 0, "", "")) // there may be no room for the reason
+		}
+		if err != nil {
+			c.log.Warn("the dead letters take no messages", "message_id", aws.ToString(m.MessageId), "error", err)
+			delay, kept = buriedLate, givenUp+why // its handler must not run again
+		}
+	}
+	if delay > 0 {
+		if err := c.copies.do(ctx, copyOf(m, min(delay, longest), noteAttribute, kept)); err != nil {
+			// The message waits without its note and comes back as a new message.
 			c.log.Warn("a message loses its ticket", "message_id", aws.ToString(m.MessageId), "error", err)
 			stop()
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -218,15 +230,21 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 			c.report(m, err)
 			return
 		}
-	case out.Err != nil:
-		if err = c.letters.do(ctx, copyOf(m, 0, reasonAttribute, reason(out))); err != nil {
-			err = c.letters.do(ctx, copyOf(m, 0, "", "")) // there may be no room for the reason
+	}
+	c.report(m, c.done.do(ctx, types.DeleteMessageBatchRequestEntry{ReceiptHandle: m.ReceiptHandle}))
+}
+
+// do takes a message through the limit.
+func (c *consumption) do(ctx context.Context, m *types.Message, note string) worker.Outcome {
+	users := *m // whose functions may change it, and then come copies of m
+	users.MessageAttributes, users.Attributes = maps.Clone(m.MessageAttributes), maps.Clone(m.Attributes)
+	for {
+		out := c.w.Do(ctx, &users, note, func(ctx context.Context) error { return c.handle(ctx, &users) })
+		if out.Kind != worker.Postponed || out.Delay >= early || ctx.Err() != nil {
+			return out
 		}
+		note = out.Note.String() // with which Do waits: a copy takes longer
 	}
-	if err == nil {
-		err = c.done.do(ctx, types.DeleteMessageBatchRequestEntry{ReceiptHandle: m.ReceiptHandle})
-	}
-	c.report(m, err)
 }
 
 func (l *Limit) report(m *types.Message, err error) {
@@ -243,6 +261,8 @@ const (
 
 	receiveTime = 20 * time.Second // that SQS waits for messages
 	callTimeout = 10 * time.Second // for each call of SQS besides that
+
+	buriedLate = time.Minute // after which a message is a dead letter that the dead letters have refused
 )
 
 // early is less time than a worker holds a message that comes early.

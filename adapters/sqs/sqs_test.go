@@ -418,3 +418,56 @@ func TestReason(t *testing.T) {
 		}
 	}
 }
+
+// A message that is given up runs once, also if the dead letters refuse it. It waits in its queue, and becomes a dead letter with its
+// reason when they take it.
+func TestRefusingDeadLetters(t *testing.T) {
+	q := opened(t, "refused", nil)
+	set := func(attribute, value string) {
+		t.Helper()
+		if _, err := q.client.SetQueueAttributes(t.Context(), &sqs.SetQueueAttributesInput{QueueUrl: &q.letters, Attributes: map[string]string{attribute: value}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("MaximumMessageSize", "1024")
+	if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String(strings.Repeat("x", 2000))}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(q.client, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(*types.Message) (string, error) { return "shop", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	var ran atomic.Int64
+	go func() {
+		ended <- limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters, Visibility: time.Second}, func(context.Context, *types.Message) error {
+			ran.Add(1)
+			return worker.Permanent(errors.New("of no use"))
+		})
+	}()
+	for delayed := 0; delayed == 0 && ran.Load() < 2 && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		if _, _, delayed, err = q.counts(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("MaximumMessageSize", "4096")
+	due := types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(givenUp + "of old")} // which is due now
+	in := sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("old"), MessageAttributes: map[string]types.MessageAttributeValue{noteAttribute: due}}
+	if _, err := q.client.SendMessage(t.Context(), &in); err != nil {
+		t.Fatal(err)
+	}
+	got, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.letters, WaitTimeSeconds: 20, MessageAttributeNames: []string{"All"}})
+	cancel()
+	if err := errors.Join(err, <-ended); err != nil {
+		t.Fatal(err)
+	}
+	if n := ran.Load(); n != 1 {
+		t.Errorf("the message that was given up ran %d times", n)
+	}
+	if len(got.Messages) != 1 || *got.Messages[0].Body != "old" || len(got.Messages[0].MessageAttributes) != 1 ||
+		aws.ToString(got.Messages[0].MessageAttributes[reasonAttribute].StringValue) != "of old" {
+		t.Errorf("the dead letters are %+v", got.Messages)
+	}
+}
