@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -88,7 +89,7 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 		}
 		r := m.Request
 		r.Ticket = m.Note.Ticket
-		a, err := w.limiter.Admit(ctx, m.Entity, r)
+		a, err := w.ask(ctx, m.Entity, r)
 		switch {
 		case err == nil:
 			if w.outage.Works() {
@@ -114,6 +115,16 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 			return drip.Admission{}, err
 		}
 	}
+}
+
+// ask asks the limiter for as long as ctx leaves time for the Outcome.
+func (w *Worker[M]) ask(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	if _, ends := ctx.Deadline(); ends {
+		asking, cancel := context.WithTimeout(ctx, inTime(ctx, math.MaxInt64))
+		defer cancel()
+		ctx = asking
+	}
+	return w.limiter.Admit(ctx, entity, r)
 }
 
 // answered notes the ticket of the limiter's answer. A message that may run has used its own ticket and gets the ticket of its
@@ -150,7 +161,7 @@ func (w *Worker[M]) Abandon(ctx context.Context, m *Message, returned bool) {
 
 // cancel gives up an unused admission. If the limiter does not answer, the admission ends by itself.
 func (w *Worker[M]) cancel(ctx context.Context, entity string, a drip.Admission) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), inTime(ctx, returnTimeout))
 	defer cancel()
 	if err := w.limiter.Cancel(ctx, entity, a); err != nil && !errors.Is(err, drip.ErrNoLease) {
 		w.o.Logger.Debug("an unused admission was not cancelled", "entity", entity, "error", err)

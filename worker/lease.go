@@ -113,7 +113,11 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 // settle gives a token back and tries again for a while: with a plain limiter a token that is not returned is lost. It only
 // logs the last failure: the operation must not run again because of it.
 func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cost int, costs []drip.Costs) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+	timeout := inTime(ctx, returnTimeout)
+	if !w.books {
+		timeout = returnTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	for backoff := firstBackoff; ; backoff *= 2 {
 		err := w.limiter.Settle(ctx, entity, l, cost, costs...)
@@ -144,7 +148,7 @@ func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cos
 // throttle closes an entity or a shared limit for retryAfter, and reports whether the limiter was told. It does not trust an
 // operation that was stopped.
 func (w *Worker[M]) throttle(ctx context.Context, entity string, retryAfter time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, returnTimeout)
+	ctx, cancel := context.WithTimeout(ctx, inTime(ctx, returnTimeout))
 	defer cancel()
 	if err := w.limiter.Throttled(ctx, entity, retryAfter); err != nil {
 		w.o.Logger.Error("the limiter was not told that the provider refuses calls", "entity", entity, "error", err)
@@ -156,7 +160,7 @@ func (w *Worker[M]) throttle(ctx context.Context, entity string, retryAfter time
 // rebook books a slot after retryAfter for a message whose operation was refused. It returns how long to postpone the
 // message, or that it is late: it cannot run before its deadline.
 func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Duration) (delay time.Duration, late bool) {
-	ctx, cancel := context.WithTimeout(ctx, returnTimeout)
+	ctx, cancel := context.WithTimeout(ctx, inTime(ctx, returnTimeout))
 	defer cancel()
 	r := m.Request
 	r.Ticket = m.Note.Ticket

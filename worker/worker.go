@@ -215,7 +215,7 @@ func (w *Worker[M]) step(ctx context.Context, m *Message, run func(context.Conte
 	for {
 		asked := time.Now()
 		a, err := w.Admit(ctx, m, func(pause time.Duration) bool {
-			return time.Since(asked)+pause < patience && outlasts(ctx, pause) && sleep(ctx, pause)
+			return pause < inTime(ctx, patience-time.Since(asked)) && sleep(ctx, pause)
 		})
 		switch {
 		case outlived(err):
@@ -385,11 +385,14 @@ func retryDelay(base time.Duration, failures int) time.Duration {
 	return base << doublings
 }
 
-// outlasts reports whether ctx lives for longer than d. A queue that ends the context at a message's timeout counts a failure,
-// whatever the Outcome is.
-func outlasts(ctx context.Context, d time.Duration) bool {
-	end, ok := ctx.Deadline()
-	return !ok || time.Until(end) > d+soon/2
+// inTime returns d, or less if ctx ends sooner: a moment is left to return the Outcome. A queue that ends the context at a message's
+// timeout counts a failure, whatever the Outcome is.
+func inTime(ctx context.Context, d time.Duration) time.Duration {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) > 0 {
+		rest := time.Until(end)
+		return min(d, max(rest-soon/2, rest/2))
+	}
+	return d
 }
 
 // sleep waits for d and reports whether ctx lived that long.

@@ -461,6 +461,51 @@ func TestRefusalOfAMuteLimiter(t *testing.T) {
 	}
 }
 
+// A limiter that gives no answer keeps no delivery until its context ends, as some queues count that as a failure.
+func TestShortTimeoutOfAMuteLimiter(t *testing.T) {
+	for name, c := range map[string]struct {
+		limiter Limiter
+		result  error
+		kind    Kind
+	}{
+		"before":   {limiter: unanswering{admits: false}, kind: Waiting},
+		"after":    {limiter: unanswering{admits: true}, kind: Done},
+		"throttle": {limiter: &mute{Bucket: buckettest.New(t, drip.Options{})}, result: Throttled(time.Minute, nil), kind: Refused},
+		"book":     {limiter: &mute{Bucket: buckettest.New(t, drip.Options{}), throttles: true}, result: Throttled(time.Minute, nil), kind: Refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorker(t, Options[string]{Limiter: c.limiter})
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				defer cancel()
+				out := w.Do(ctx, "shop", "", func(context.Context) error { return c.result })
+				if out.Kind != c.kind || ctx.Err() != nil {
+					t.Errorf("Do = %+v, want %q; the context: %v", out, c.kind, ctx.Err())
+				}
+			})
+		})
+	}
+}
+
+// unanswering is a limiter that does not answer, except Admit if it admits.
+type unanswering struct {
+	*drip.Bucket
+	admits bool
+}
+
+func (s unanswering) Admit(ctx context.Context, _ string, _ drip.Request) (drip.Admission, error) {
+	if s.admits {
+		return drip.Admission{}, nil
+	}
+	<-ctx.Done()
+	return drip.Admission{}, ctx.Err()
+}
+
+func (unanswering) Settle(ctx context.Context, _ string, _ drip.Lease, _ int, _ ...drip.Costs) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 // An operation may give up a message that the provider refuses. The refusal still closes the limit.
 func TestPermanentRefusal(t *testing.T) {
 	for name, failure := range map[string]error{

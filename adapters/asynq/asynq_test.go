@@ -485,3 +485,96 @@ func TestPostponedInAnOutage(t *testing.T) {
 		t.Errorf("%d of 2 tasks ran, %d failures (%v)", ran.Load(), failures.Load(), err)
 	}
 }
+
+// hanging is a bucket whose n-th call of a method gives no answer.
+type hanging struct {
+	*drip.Bucket
+	method string
+	calls  atomic.Int64
+}
+
+func (h *hanging) call(ctx context.Context, method string) error {
+	if method == h.method && h.calls.Add(-1) == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (h *hanging) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	if err := h.call(ctx, "Admit"); err != nil {
+		return drip.Admission{}, err
+	}
+	return h.Bucket.Admit(ctx, entity, r)
+}
+
+func (h *hanging) Settle(ctx context.Context, entity string, l drip.Lease, cost int, costs ...drip.Costs) error {
+	if err := h.call(ctx, "Settle"); err != nil {
+		return err
+	}
+	return h.Bucket.Settle(ctx, entity, l, cost, costs...)
+}
+
+func (h *hanging) Throttled(ctx context.Context, entity string, retryAfter time.Duration) error {
+	if err := h.call(ctx, "Throttled"); err != nil {
+		return err
+	}
+	return h.Bucket.Throttled(ctx, entity, retryAfter)
+}
+
+// A limiter that does not answer until a task's timeout costs the task no attempt, and a task that is done does not run again.
+func TestLimiterThatHangs(t *testing.T) {
+	for name, c := range map[string]struct {
+		method  string
+		call    int64
+		refused bool // the first run
+		want    int  // runs
+	}{
+		"before":   {method: "Admit", call: 1, want: 1},
+		"after":    {method: "Settle", call: 1, want: 1},
+		"throttle": {method: "Throttled", call: 1, refused: true, want: 2},
+		"book":     {method: "Admit", call: 2, refused: true, want: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("hanging-", name, time.Now().UnixNano()), Headers, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client := asynq.NewClient(q.redis)
+			defer client.Close()
+			task := asynq.NewTaskWithHeaders("job", []byte(`{"Entity": "shop"}`), Headers())
+			if _, err := client.Enqueue(task, asynq.Queue(q.name), asynq.MaxRetry(1), asynq.Timeout(3*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			limiter := &hanging{Bucket: buckettest.New(t, drip.Options{Concurrency: 1, Lease: time.Second}), method: c.method}
+			limiter.calls.Store(c.call)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			ended := make(chan error, 1)
+			var ran, retried atomic.Int64
+			go func() {
+				ended <- q.Consume(ctx, limiter, func(ctx context.Context, _ workertest.Message) error {
+					n, _ := asynq.GetRetryCount(ctx)
+					retried.Add(int64(n))
+					if ran.Add(1) == 1 && c.refused {
+						return worker.Throttled(time.Second, nil)
+					}
+					return nil
+				})
+			}()
+			for left := 1; left > 0 && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+				if left, err = q.Left(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			if int(ran.Load()) != c.want || retried.Load() != 0 {
+				t.Errorf("the task ran %d times, want %d, after %d failures", ran.Load(), c.want, retried.Load())
+			}
+		})
+	}
+}
