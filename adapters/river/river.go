@@ -42,18 +42,23 @@ func New(o Options) (*Limit, error) {
 	return &Limit{w: w}, nil
 }
 
-// noteKey is the key of the note in a job's metadata.
-const noteKey = "drip"
+// Keys in a job's metadata.
+const (
+	noteKey = "drip"
+
+	// cancelledKey is River's, and stays when somebody retries a job that was cancelled: the job begins anew.
+	cancelledKey = "cancel_attempted_at"
+)
 
 // Work implements rivertype.WorkerMiddleware.
 func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(context.Context) error) error {
 	var metadata map[string]json.RawMessage
 	var note string
-	if json.Unmarshal(job.Metadata, &metadata) == nil {
+	if json.Unmarshal(job.Metadata, &metadata) == nil && metadata[cancelledKey] == nil {
 		_ = json.Unmarshal(metadata[noteKey], &note) // without a text the job is a new job
 	}
 	out := l.w.Do(ctx, job, note, func(ctx context.Context) error { return outcome(run(ctx)) })
-	last := job.Attempt >= job.MaxAttempts || errors.Is(context.Cause(ctx), river.ErrJobCancelledRemotely)
+	last := job.Attempt >= job.MaxAttempts
 	if out.Kind == worker.Failed && interrupted(ctx, out.Err) {
 		last = false
 		out.Note.Attempts--
@@ -85,7 +90,7 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 // interrupted reports whether River runs a job again and counts no failure, because its client stops: the cause is River's own then.
 func interrupted(ctx context.Context, err error) bool {
 	cause := context.Cause(ctx)
-	return cause != ctx.Err() && !errors.Is(cause, river.ErrJobCancelledRemotely) && (errors.Is(err, context.Canceled) || errors.Is(err, cause))
+	return cause != ctx.Err() && (errors.Is(err, context.Canceled) || errors.Is(err, cause))
 }
 
 // outcome makes worker's errors of River's own.

@@ -218,7 +218,7 @@ func TestRiversErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := &queue{p, "own"}
-	for _, id := range []string{"cancelled", "remotely", "snoozed"} {
+	for _, id := range []string{"cancelled", "snoozed"} {
 		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
 			t.Fatal(err)
 		}
@@ -227,16 +227,11 @@ func TestRiversErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := river.NewClient(riverpgxv5.New(p), &river.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()
 	ended := make(chan error, 1)
 	var mu sync.Mutex
 	failures := map[string][]int{}
-	running := make(chan int64, 1)
 	go func() {
 		workers := river.NewWorkers()
 		river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error {
@@ -250,18 +245,11 @@ func TestRiversErrors(t *testing.T) {
 				return river.JobCancel(errors.New("no"))
 			case id == "snoozed" && n < 4:
 				return river.JobSnooze(10 * time.Millisecond)
-			case id == "remotely":
-				running <- j.ID
-				<-ctx.Done()
-				return ctx.Err()
 			}
 			return nil
 		}))
 		ended <- q.work(ctx, workers, []rivertype.Middleware{limit})
 	}()
-	if _, err := client.JobCancel(ctx, <-running); err != nil {
-		t.Fatal(err)
-	}
 	q.over(ctx, t)
 	stop()
 	if err := <-ended; err != nil {
@@ -277,8 +265,8 @@ func TestRiversErrors(t *testing.T) {
 			t.Errorf("a job that is %s keeps its note: %s", j.State, j.Metadata)
 		}
 	}
-	if len(jobs) != 3 {
-		t.Errorf("%d jobs, want 3", len(jobs))
+	if len(jobs) != 2 {
+		t.Errorf("%d jobs, want 2", len(jobs))
 	}
 }
 
@@ -342,6 +330,74 @@ func TestRetriedByHand(t *testing.T) {
 	// One attempt is left to a discarded job.
 	want := map[string][]int{"cancelled": {0, 1, 0, 1}, "completed": {0, 1, 0, 1}, "discarded": {0, 1, 1, 1, 1, 1, 0, 1}}
 	if !maps.EqualFunc(postponements, want, slices.Equal[[]int]) {
+		t.Errorf("the jobs ran after %v postponements, want %v", postponements, want)
+	}
+}
+
+// A job that somebody cancels, while it waits or while it runs, begins anew when somebody retries it. It does not wait for its old slot:
+// River cancels it again if it is snoozed.
+func TestCancelledByHand(t *testing.T) {
+	p, err := pool(usePostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{p, "byhand"}
+	limit, err := New(Options{
+		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"waits", "runs"} {
+		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	var mu sync.Mutex
+	postponements := map[string][]int{}
+	go func() {
+		ended <- q.run(ctx, []rivertype.Middleware{limit}, func(ctx context.Context, m workertest.Message) error {
+			mu.Lock()
+			n := worker.OperationOf(ctx).Postponements
+			postponements[m.ID] = append(postponements[m.ID], n)
+			runs := len(postponements[m.ID])
+			mu.Unlock()
+			switch {
+			case m.ID == "waits" && runs == 1:
+				return worker.Later(time.Hour, nil)
+			case m.ID == "runs" && runs == 1:
+				return worker.Later(time.Millisecond, nil)
+			case m.ID == "runs" && runs == 2:
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+	}()
+	for ready := false; !ready && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		mu.Lock()
+		ready = len(postponements["runs"]) == 2
+		mu.Unlock()
+		_, jobs := q.jobs(t)
+		ready = ready && slices.ContainsFunc(jobs, func(j *rivertype.JobRow) bool { return j.State == rivertype.JobStateScheduled })
+	}
+	client, jobs := q.jobs(t)
+	for _, change := range []func(context.Context, int64) (*rivertype.JobRow, error){client.JobCancel, client.JobRetry} {
+		for _, j := range jobs {
+			if _, err := change(t.Context(), j.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		q.over(ctx, t)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string][]int{"waits": {0, 0}, "runs": {0, 1, 0}}; !maps.EqualFunc(postponements, want, slices.Equal[[]int]) {
 		t.Errorf("the jobs ran after %v postponements, want %v", postponements, want)
 	}
 }
