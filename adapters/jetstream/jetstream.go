@@ -55,9 +55,10 @@ const noteAge = 24 * time.Hour
 // Consume handles messages of a pull consumer until ctx ends, and returns when the messages in hand have ended. The handlers'
 // context ends worker.DrainTime after ctx. It has at most inHand messages in hand, each in a goroutine of its own.
 //
-// The consumer must acknowledge explicitly and have no MaxDeliver, because each postponement is a delivery; Consume returns
-// an error otherwise. It also returns an error if it cannot make the stream of the tickets, when the consumer is deleted, and
-// when the connection is closed, else nil. Postponed messages count against the consumer's MaxAckPending.
+// The consumer must acknowledge explicitly and have no MaxDeliver, because each postponement is a delivery, and no BackOff,
+// because NATS adds it to each delay; Consume returns an error otherwise. It also returns an error if it cannot make the stream of
+// the tickets, when the consumer is deleted, and when the connection is closed, else nil. Postponed messages count against the
+// consumer's MaxAckPending.
 func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, handle func(context.Context, jetstream.Msg) error) error {
 	info := c.CachedInfo()
 	config := info.Config
@@ -68,6 +69,8 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 		return fmt.Errorf("dripjetstream: consumer %q does not acknowledge explicitly", info.Name)
 	case config.MaxDeliver > 0:
 		return fmt.Errorf("dripjetstream: consumer %q has a MaxDeliver of %d, and each postponement is a delivery; set it to -1 and Options.Attempts", info.Name, config.MaxDeliver)
+	case len(config.BackOff) > 0:
+		return fmt.Errorf("dripjetstream: consumer %q has a BackOff, which also changes the delays of postponed messages; unset it", info.Name)
 	case handle == nil:
 		return errors.New("dripjetstream: handle is nil") // else each message would fail, and be given up
 	}
@@ -84,13 +87,9 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 	defer end()
 	var pulling, running sync.WaitGroup
 	hands := make(chan struct{}, inHand)
-	ackWait := config.AckWait
-	for _, d := range config.BackOff { // for which the server waits instead
-		ackWait = min(ackWait, d)
-	}
 	for range min(pulls, inHand) {
 		pulling.Go(func() {
-			if err := l.pull(ctx, handling, c, notes, hands, &running, ackWait, handle); err != nil {
+			if err := l.pull(ctx, handling, c, notes, hands, &running, config.AckWait, handle); err != nil {
 				cancel(fmt.Errorf("dripjetstream: consume %q: %w", info.Name, err))
 			}
 		})

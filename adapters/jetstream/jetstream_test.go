@@ -490,22 +490,21 @@ func TestConsumerDeletedWhileBusy(t *testing.T) {
 	}
 }
 
-// A message in hand is not delivered again, however short the server waits for the acknowledgement of a delivery.
-func TestFallingBackOff(t *testing.T) {
-	limit, c := start(t, connect(t), jetstream.ConsumerConfig{BackOff: []time.Duration{10 * time.Second, 600 * time.Millisecond}}, Options{RetryDelay: time.Millisecond})
+// NATS adds a BackOff to the delays of postponed messages, or takes it off: Consume does not begin.
+func TestBackOff(t *testing.T) {
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{BackOff: []time.Duration{time.Second, 5 * time.Second}}, Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var runs atomic.Int64
+	var ran []time.Time
 	err := limit.Consume(ctx, c, 5, func(context.Context, jetstream.Msg) error {
-		if runs.Add(1) == 1 {
-			return errors.New("once")
+		if ran = append(ran, time.Now()); len(ran) < 3 {
+			return worker.Later(time.Second, nil)
 		}
-		time.Sleep(2 * time.Second) // the server would deliver it three times
 		cancel()
 		return nil
 	})
-	if n := runs.Load(); err != nil || n != 2 {
-		t.Errorf("Consume = %v, the message ran %d times, want 2", err, n)
+	if err == nil || !strings.Contains(err.Error(), "BackOff") {
+		t.Errorf("Consume = %v, the message ran at %v", err, ran)
 	}
 }
 
