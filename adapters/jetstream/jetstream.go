@@ -49,7 +49,8 @@ func New(js jetstream.JetStream, o Options) (*Limit, error) {
 	return &Limit{js, w, o.Logger}, nil
 }
 
-// noteAge is how long the server keeps a ticket whose message does not come back.
+// noteAge is how long the server keeps a ticket whose message does not come back. A message that waits for longer comes back earlier,
+// and its ticket is stored anew.
 const noteAge = 24 * time.Hour
 
 // Consume handles messages of a pull consumer until ctx ends, and returns when the messages in hand have ended. The handlers'
@@ -193,7 +194,7 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 		notes.put(ctx, key, out.Note.String())
 		due := out.Note.Due
 		stop()
-		err = msg.NakWithDelay(max(time.Until(due), time.Millisecond))
+		err = msg.NakWithDelay(min(max(time.Until(due), time.Millisecond), noteAge/2))
 	case out.Err != nil:
 		stop()
 		err = l.terminate(msg, out.Reason())

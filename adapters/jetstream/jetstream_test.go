@@ -609,3 +609,33 @@ func TestNotesOfAnotherStream(t *testing.T) {
 		t.Error("the new message waits for the slot of an old one")
 	}
 }
+
+// naked notes the delay of its message.
+type naked struct {
+	jetstream.Msg
+	delay time.Duration
+}
+
+func (m *naked) NakWithDelay(d time.Duration) error {
+	m.delay = d
+	return m.Msg.NakWithDelay(d)
+}
+
+// A message that waits for days comes back while the server still has its note.
+func TestDelayOfDays(t *testing.T) {
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{}, Options{})
+	notes, err := limit.notes(t.Context(), c.CachedInfo())
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg, err := c.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &naked{Msg: msg}
+	limit.step(t.Context(), notes, m, time.Minute, func(context.Context, jetstream.Msg) error { return worker.Later(7*24*time.Hour, nil) })
+	due := time.Until(worker.ParseNote(notes.get(t.Context(), "1")).Due)
+	if m.delay < time.Hour || m.delay >= noteAge || due < 6*24*time.Hour {
+		t.Errorf("the message waits for %v, its note says %v, and the server keeps that for %v", m.delay, due, noteAge)
+	}
+}
