@@ -111,17 +111,12 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	hands := make(chan struct{}, q.InHand)
 	for ctx.Err() == nil {
 		free := 0 // hands, at least one; SQS gives ten messages at most
-		for free < 10 {
-			if free > 0 && len(hands) == cap(hands) {
-				break
-			}
+		for ctx.Err() == nil && (free == 0 || free < 10 && len(hands) < cap(hands)) {
 			select {
 			case hands <- struct{}{}:
 				free++
-				continue
 			case <-ctx.Done():
 			}
-			break
 		}
 		receiving, cancel := context.WithTimeout(ctx, receiveTime+callTimeout)
 		got, err := l.client.ReceiveMessage(receiving, &sqs.ReceiveMessageInput{
