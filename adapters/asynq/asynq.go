@@ -115,31 +115,35 @@ func (e *postponed) Error() string {
 // Middleware is an asynq.MiddlewareFunc.
 func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		out := l.w.Do(ctx, t, t.Headers()[header], func(running context.Context) error {
+		retried, _ := asynq.GetRetryCount(ctx)
+		most, _ := asynq.GetMaxRetry(ctx)
+		h := t.Headers()
+		note := h[header]
+		if h != nil && retried >= most {
+			h[header] = "" // asynq may archive the task at its timeout, and an archived task begins anew if somebody runs it
+		}
+		out := l.w.Do(ctx, t, note, func(running context.Context) error {
 			err := next.ProcessTask(running, t)
 			if err != nil && ctx.Err() != nil { // asynq has given the task up, and does not look at err
 				return ctx.Err()
 			}
 			return err
 		})
-		retried, _ := asynq.GetRetryCount(ctx)
-		most, _ := asynq.GetMaxRetry(ctx)
 		if out.Delay == 0 {
-			kept := out.Note.String() // a failed task keeps its place for the next attempt, too
 			if out.Kind == worker.GivenUp {
 				out.Err = fmt.Errorf("%w: %w", out.Err, asynq.SkipRetry)
 			}
-			if retried >= most || errors.Is(out.Err, asynq.SkipRetry) {
-				kept = "" // an archived task begins anew if somebody runs it
-			}
-			if h := t.Headers(); h != nil && out.Err != nil && ctx.Err() == nil { // else asynq has given the task up
-				h[header] = kept
+			if h != nil && retried < most && out.Err != nil && ctx.Err() == nil { // else asynq has given the task up
+				h[header] = out.Note.String() // a failed task keeps its place for the next attempt, too
+				if errors.Is(out.Err, asynq.SkipRetry) {
+					h[header] = ""
+				}
 			}
 			return out.Err
 		}
 		// asynq cuts the time to whole seconds, which would be early. The worker holds a task that comes a moment early.
 		due := out.Note.Due.Add(time.Second - early).Truncate(time.Second)
-		if h := t.Headers(); h != nil && retried < most && l.configured.Load() {
+		if h != nil && retried < most && l.configured.Load() {
 			if ctx.Err() != nil {
 				return ctx.Err() // asynq has given the task up and stores it: do not write into its map
 			}

@@ -251,17 +251,22 @@ func TestFailedTaskKeepsItsPlace(t *testing.T) {
 // A task that is archived begins anew when somebody runs it: by its old note it would be given up, as too old or for too many
 // postponements.
 func TestArchivedTaskRunAnew(t *testing.T) {
-	for name, end := range map[string]error{"permanent": worker.Permanent(nil), "last": errors.New("no such luck"), "skip": asynq.SkipRetry} {
+	for name, end := range map[string]error{
+		"permanent": worker.Permanent(nil), "last": errors.New("no such luck"), "skip": asynq.SkipRetry, "timeout": context.DeadlineExceeded,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("archived-", name, time.Now().UnixNano()), Headers, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if name != "last" {
+			if name == "permanent" || name == "skip" {
 				q.retries = 1
 			}
-			if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
+			client := asynq.NewClient(q.redis)
+			defer client.Close()
+			task := asynq.NewTaskWithHeaders("job", []byte("{}"), Headers())
+			if _, err := client.Enqueue(task, asynq.Queue(q.name), asynq.MaxRetry(q.retries), asynq.Timeout(3*time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			limit, err := New(q.redis, Options{
@@ -280,6 +285,9 @@ func TestArchivedTaskRunAnew(t *testing.T) {
 					ran <- n
 					if n == 0 {
 						return worker.Later(time.Millisecond, nil)
+					}
+					if name == "timeout" {
+						<-ctx.Done()
 					}
 					return end
 				})
