@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,6 +27,8 @@ type batches[E any] struct {
 	number  func(e *E, id *string) // sets the ID by which the call tells which entries failed
 	running *sync.WaitGroup
 
+	harmless bool // to repeat a call that SQS may have done
+
 	mu      sync.Mutex
 	waiting []*entry[E]
 	calls   int
@@ -37,11 +41,11 @@ type entry[E any] struct {
 	sent bool // guarded by mu
 }
 
-// errMomentary is the error of an entry that failed in SQS, and not because of what is in it.
+// errMomentary is the error of an entry that failed in SQS or on the way, and not because of what is in it.
 var errMomentary = errors.New("SQS failed")
 
 // do waits for callTimeout at most until its own call begins, and then for the end of that. Meanwhile it tries an entry again that
-// failed in SQS: the client does that only for whole calls.
+// failed in SQS or on the way. The client does that only for whole calls, and for a second or two.
 func (b *batches[E]) do(ctx context.Context, e E) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -111,7 +115,14 @@ func (b *batches[E]) send(taken []*entry[E]) {
 		b.number(&entries[i], aws.String(strconv.Itoa(i)))
 	}
 	failed, err := b.call(ctx, entries)
-	if refused := smithy.APIError(nil); errors.As(err, &refused) && len(taken) > 1 {
+	refused := smithy.APIError(nil)
+	switch {
+	case err == nil:
+	case !errors.As(err, &refused):
+		if network := (*net.OpError)(nil); b.harmless || errors.As(err, &network) && network.Op == "dial" {
+			err = fmt.Errorf("%w: %w", errMomentary, err)
+		}
+	case len(taken) > 1:
 		// SQS may refuse all for one of them, or because they are too large together.
 		for _, w := range taken {
 			if err := w.ctx.Err(); err != nil {
@@ -122,10 +133,7 @@ func (b *batches[E]) send(taken []*entry[E]) {
 		}
 		return
 	}
-	errs := make([]error, len(taken))
-	for i := range errs {
-		errs[i] = err
-	}
+	errs := slices.Repeat([]error{err}, len(taken))
 	for _, f := range failed {
 		if i, err := strconv.Atoi(aws.ToString(f.Id)); err == nil && i < len(errs) {
 			errs[i] = fmt.Errorf("%s: %s", aws.ToString(f.Code), aws.ToString(f.Message))
@@ -165,6 +173,6 @@ func (l *Limit) deletions(url string, running *sync.WaitGroup) *batches[types.De
 			return out.Failed, nil
 		},
 		number:  func(e *types.DeleteMessageBatchRequestEntry, id *string) { e.Id = id },
-		running: running,
+		running: running, harmless: true,
 	}
 }

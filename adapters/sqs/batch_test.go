@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -280,13 +281,22 @@ func TestRefusedBatchOfCallersThatLeft(t *testing.T) {
 	})
 }
 
-// failing is an SQS with one message that fails the entries of the first call of a kind, through no fault of the caller.
+// failing is an SQS with one message that fails the entries of the first call of a kind, through no fault of the caller. If it is away
+// for a time, no call of the kind comes through for so long.
 type failing struct {
 	kind     string
-	failed   bool
+	away     time.Duration
+	until    time.Time
 	received bool
 	calls    []string // that took effect
 	over     func()   // called when the message is deleted or hidden
+}
+
+func (s *failing) err() error {
+	if s.kind == "DeleteMessageBatch" {
+		return io.ErrUnexpectedEOF
+	}
+	return &net.OpError{Op: "dial", Err: errors.New("connection refused")} // else SQS may have sent the message
 }
 
 func (s *failing) Do(r *http.Request) (*http.Response, error) {
@@ -301,9 +311,14 @@ func (s *failing) Do(r *http.Request) (*http.Response, error) {
 	case call == "ReceiveMessage":
 		<-r.Context().Done()
 		return nil, r.Context().Err()
-	case call == s.kind && !s.failed:
-		s.failed = true
+	case call == s.kind && s.until.IsZero():
+		s.until = time.Now().Add(s.away)
+		if s.away > 0 {
+			return nil, s.err()
+		}
 		answer = `{"Successful": [], "Failed": [{"Id": "0", "SenderFault": false, "Code": "InternalError"}]}`
+	case call == s.kind && time.Now().Before(s.until):
+		return nil, s.err()
 	case call == "SendMessageBatch" && strings.Contains(string(body), reasonAttribute):
 		s.calls = append(s.calls, "a letter with its reason")
 	case call == "SendMessageBatch" && strings.Contains(string(body), "attempts=1"):
@@ -317,22 +332,28 @@ func (s *failing) Do(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
 }
 
-// A single entry of a call may fail for a moment. It costs no message its note or its reason, and no handled message runs again.
+// A single entry of a call, or SQS as a whole, may fail for a moment. It costs no message its note or its reason, and no handled
+// message runs again.
 func TestEntriesThatFailForAMoment(t *testing.T) {
+	const away = 6 * time.Second // the client itself tries for up to three
 	for name, c := range map[string]struct {
 		kind   string
+		away   time.Duration
 		result error
 		want   string
 	}{
-		"delete": {"DeleteMessageBatch", nil, "DeleteMessageBatch"},
-		"copy":   {"SendMessageBatch", errors.New("failed"), "a copy with its note, DeleteMessageBatch"},
-		"letter": {"SendMessageBatch", worker.Permanent(nil), "a letter with its reason, DeleteMessageBatch"},
+		"delete":      {"DeleteMessageBatch", 0, nil, "DeleteMessageBatch"},
+		"copy":        {"SendMessageBatch", 0, errors.New("failed"), "a copy with its note, DeleteMessageBatch"},
+		"letter":      {"SendMessageBatch", 0, worker.Permanent(nil), "a letter with its reason, DeleteMessageBatch"},
+		"delete away": {"DeleteMessageBatch", away, nil, "DeleteMessageBatch"},
+		"copy away":   {"SendMessageBatch", away, errors.New("failed"), "a copy with its note, DeleteMessageBatch"},
+		"letter away": {"SendMessageBatch", away, worker.Permanent(nil), "a letter with its reason, DeleteMessageBatch"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 				defer cancel()
-				server := &failing{kind: c.kind, over: cancel}
+				server := &failing{kind: c.kind, away: c.away, over: cancel}
 				client := sqs.New(sqs.Options{Region: "eu-west-1", HTTPClient: server, Credentials: aws.AnonymousCredentials{}, DisableMessageChecksumValidation: true})
 				limit, err := New(client, Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
 				if err != nil {

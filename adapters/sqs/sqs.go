@@ -204,7 +204,7 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 	ctx = context.WithoutCancel(ctx)
 	if dead {
 		err := c.letters.do(ctx, copyOf(m, 0, reasonAttribute, why))
-		if err != nil {
+		if err != nil && !errors.Is(err, errMomentary) {
 			err = c.letters.do(ctx, copyOf(m, 0, "", "")) // there may be no room for the reason
 		}
 		if err != nil {
