@@ -180,7 +180,8 @@ const (
 // makes the message a new one.
 //
 // The context of run ends with ctx and when the lease is lost. OperationOf returns the Operation of that context. Do returns
-// a panic of run as an error. An Outcome that postpones spends none of the attempts unless it is Retried.
+// a panic of run as an error. An Outcome that postpones spends none of the attempts unless it is Retried. Do waits for the limiter
+// at most until a moment before the deadline of ctx.
 func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context.Context) error) Outcome {
 	m, err := w.Open(msg, ParseNote(note))
 	var out Outcome
