@@ -86,18 +86,18 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 	defer cancel(nil)
 	handling, end := worker.Drain(stopped)
 	defer end()
-	var pulling, running sync.WaitGroup
-	hands := make(chan struct{}, inHand)
+	var pulling sync.WaitGroup
+	consuming := &consumption{Limit: l, config: config, notes: notes, hands: make(chan struct{}, inHand), handle: handle}
 	for range min(pulls, inHand) {
 		pulling.Go(func() {
-			if err := l.pull(ctx, handling, c, notes, hands, &running, config.AckWait, handle); err != nil {
+			if err := consuming.pull(ctx, handling, c); err != nil {
 				cancel(fmt.Errorf("dripjetstream: consume %q: %w", info.Name, err))
 			}
 		})
 	}
 	pulling.Wait()
 	err = context.Cause(ctx)
-	running.Wait()
+	consuming.running.Wait()
 	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer stop()
 	if err := l.js.Conn().FlushWithContext(flush); err != nil {
@@ -109,6 +109,16 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 	return err
 }
 
+// consumption is one call of Consume.
+type consumption struct {
+	*Limit
+	config  jetstream.ConsumerConfig
+	notes   *notes
+	hands   chan struct{}  // has a place for each message in hand
+	running sync.WaitGroup // of the messages in hand
+	handle  func(context.Context, jetstream.Msg) error
+}
+
 // pulls is how many pulls run at once, each for one message. Further messages of one pull would wait in the client, where
 // nothing tells the server that they are in hand.
 const pulls = 8
@@ -117,12 +127,12 @@ const pulls = 8
 const heartbeat = 5 * time.Second
 
 // pull takes one message after the other until ctx ends. Each needs a place in hands. handling is the handlers' context.
-func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes *notes, hands chan struct{}, running *sync.WaitGroup, ackWait time.Duration, handle func(context.Context, jetstream.Msg) error) error {
+func (c *consumption) pull(ctx, handling context.Context, from jetstream.Consumer) error {
 	expires := jetstream.DefaultExpires // of a pull
-	if most := c.CachedInfo().Config.MaxRequestExpires; most > 0 {
+	if most := c.config.MaxRequestExpires; most > 0 {
 		expires = min(expires, most) // the server refuses a longer one, and the client hides that
 	}
-	messages, err := c.Messages(jetstream.PullMaxMessages(1), jetstream.PullExpiry(expires), jetstream.PullHeartbeat(min(heartbeat, expires/2)))
+	messages, err := from.Messages(jetstream.PullMaxMessages(1), jetstream.PullExpiry(expires), jetstream.PullHeartbeat(min(heartbeat, expires/2)))
 	if err != nil {
 		return err
 	}
@@ -130,16 +140,16 @@ func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes 
 	defer context.AfterFunc(ctx, messages.Stop)()
 	for {
 		select {
-		case hands <- struct{}{}:
+		case c.hands <- struct{}{}:
 		case <-ctx.Done():
 			return nil
 		}
 		msg, err := messages.Next()
 		switch {
 		case err == nil:
-			running.Go(func() {
-				defer func() { <-hands }()
-				l.step(handling, notes, msg, ackWait, handle)
+			c.running.Go(func() {
+				defer func() { <-c.hands }()
+				c.step(handling, msg)
 			})
 			continue
 		case ctx.Err() != nil:
@@ -147,13 +157,13 @@ func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes 
 		case errors.Is(err, jetstream.ErrMsgIteratorClosed), errors.Is(err, jetstream.ErrConsumerDeleted):
 			return err
 		}
-		<-hands
+		<-c.hands
 		if errors.Is(err, jetstream.ErrNoHeartbeat) { // of a consumer that was deleted meanwhile, too
-			if err := missing(ctx, c); err != nil {
+			if err := missing(ctx, from); err != nil {
 				return err
 			}
 		}
-		l.log.Warn("no message from the server, will try again", "error", err)
+		c.log.Warn("no message from the server, will try again", "error", err)
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -175,8 +185,8 @@ func missing(ctx context.Context, c jetstream.Consumer) error {
 const flushTimeout = 5 * time.Second
 
 // step handles a delivery and then acknowledges, postpones or terminates the message.
-func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWait time.Duration, handle func(context.Context, jetstream.Msg) error) {
-	stop := keep(msg, ackWait)
+func (c *consumption) step(ctx context.Context, msg jetstream.Msg) {
+	stop := keep(msg, c.config.AckWait)
 	defer stop()
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -185,31 +195,31 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 	key := sequence(msg)
 	note := ""
 	if meta.NumDelivered > 1 {
-		note = notes.get(ctx, key)
+		note = c.notes.get(ctx, key)
 	}
-	out := l.w.Do(ctx, msg, note, func(ctx context.Context) error { return handle(ctx, msg) })
+	out := c.w.Do(ctx, msg, note, func(ctx context.Context) error { return c.handle(ctx, msg) })
 	ctx = context.WithoutCancel(ctx)
 	switch {
 	case out.Delay > 0:
-		notes.put(ctx, key, out.Note.String())
+		c.notes.put(ctx, key, out.Note.String())
 		due := out.Note.Due
 		stop()
 		err = msg.NakWithDelay(min(max(time.Until(due), time.Millisecond), noteAge/2))
 	case out.Err != nil:
 		stop()
-		err = l.terminate(msg, out.Reason())
+		err = c.terminate(msg, out.Reason())
 	default:
 		stop()
 		err = msg.Ack()
 	}
 	if errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
-		l.log.Warn("the handler has settled its message, which is the task of Consume", "sequence", meta.Sequence.Stream)
+		c.log.Warn("the handler has settled its message, which is the task of Consume", "sequence", meta.Sequence.Stream)
 	} else if err != nil {
-		l.log.Warn("a message will be delivered again", "sequence", meta.Sequence.Stream, "error", err)
+		c.log.Warn("a message will be delivered again", "sequence", meta.Sequence.Stream, "error", err)
 		return
 	}
 	if out.Delay == 0 && note != "" {
-		notes.drop(ctx, key)
+		c.notes.drop(ctx, key)
 	}
 }
 

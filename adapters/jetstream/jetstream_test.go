@@ -633,7 +633,10 @@ func TestDelayOfDays(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &naked{Msg: msg}
-	limit.step(t.Context(), notes, m, time.Minute, func(context.Context, jetstream.Msg) error { return worker.Later(7*24*time.Hour, nil) })
+	consuming := &consumption{Limit: limit, config: c.CachedInfo().Config, notes: notes, handle: func(context.Context, jetstream.Msg) error {
+		return worker.Later(7*24*time.Hour, nil)
+	}}
+	consuming.step(t.Context(), m)
 	due := time.Until(worker.ParseNote(notes.get(t.Context(), "1")).Due)
 	if m.delay < time.Hour || m.delay >= noteAge || due < 6*24*time.Hour {
 		t.Errorf("the message waits for %v, its note says %v, and the server keeps that for %v", m.delay, due, noteAge)
