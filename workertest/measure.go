@@ -3,6 +3,7 @@ package workertest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -142,14 +143,20 @@ func consumer(a Adapter, j job, does func(job, *drip.Bucket) (worker.Limiter, fu
 	}
 	defer closeBucket()
 	q, err := a.Open(ctx, j.URL, j.Queue)
-	for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); q, err = a.Open(ctx, j.URL, j.Queue) {
+	for end := time.Now().Add(time.Minute); err != nil && ctx.Err() == nil && time.Now().Before(end); q, err = a.Open(ctx, j.URL, j.Queue) {
 		time.Sleep(100 * time.Millisecond) // a server that was killed is about to come back
+	}
+	if ctx.Err() != nil {
+		return nil // it was stopped before it began
 	}
 	if err != nil {
 		return err
 	}
 	l, handle := does(j, bucket)
-	return q.Consume(ctx, l, handle)
+	if err := q.Consume(ctx, l, handle); ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 // teller makes the limiter and the handler of the second process of Benchmark.
