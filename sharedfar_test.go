@@ -2,6 +2,7 @@ package drip_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -18,8 +19,7 @@ func TestFarSharedChangesNothing(t *testing.T) {
 		"rate":     {Size: 100_000},
 		"gathered": {Size: 100_000, RefreshRate: 1},
 		"tokens":   {Concurrency: 3}, // for each one that an entity may use
-
-		"windows": {Size: 100_000, RefreshRate: 1, Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute}}},
+		"windows":  {Size: 100_000, RefreshRate: 1, Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute}}},
 	} {
 		for seed := range uint64(60) {
 			alone, within := farAnswers(t, seed, nil), farAnswers(t, seed, map[string]drip.Limit{"app": app})
@@ -38,11 +38,9 @@ func TestFarSharedChangesNothing(t *testing.T) {
 func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answers []string) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
-	begin := time.UnixMilli(1_700_000_000_000)
-	now := begin
 	o := drip.Options{
 		Size: 1 + r.IntN(40), RefreshInterval: time.Duration(100+r.IntN(3000)) * time.Millisecond, Concurrency: 1 + r.IntN(20),
-		Clock: func() time.Time { return now }, Start: time.UnixMilli(0), Shared: shared, Lease: time.Hour,
+		Shared: shared, Lease: time.Hour,
 	}
 	o.RefreshRate = 1 + r.IntN(o.Size)
 	if r.IntN(2) == 0 {
@@ -53,52 +51,27 @@ func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answer
 		limit.Concurrency *= shops * o.Concurrency
 		o.Shared = map[string]drip.Limit{name: limit}
 	}
-	b := buckettest.New(t, o)
-	type event struct {
-		at time.Time
-		do func()
+	const begin = 1_700_000_000_000
+	takes := map[*buckettest.Call]int64{}
+	load := buckettest.Load{
+		Options: o, End: math.MaxInt64,
+		Late: func() int64 { return int64(len(answers) % 20) },
+		Runs: func(c *buckettest.Call, now int64) int64 { return now + takes[c] },
+		Answer: func(c *buckettest.Call, a drip.Admission, now int64) {
+			answers = append(answers, fmt.Sprint(c.Entity, now-begin, a.Delay, a.Bound, a.Limit))
+		},
 	}
-	var events []event
-	add := func(at time.Time, do func()) {
-		i, _ := slices.BinarySearchFunc(events, at, func(e event, at time.Time) int {
-			if e.at.After(at) {
-				return 1
-			}
-			return -1
-		})
-		events = slices.Insert(events, i, event{at, do})
-	}
-	var ask func(shop string, request drip.Request, takes time.Duration)
-	ask = func(shop string, request drip.Request, takes time.Duration) {
-		a := buckettest.Admit(t, b, shop, request)
-		answers = append(answers, fmt.Sprint(shop, now.Sub(begin), a.Delay, a.Bound, a.Limit))
-		if a.Delay > 0 {
-			request.Ticket = a.Ticket
-			add(now.Add(a.Delay+time.Duration(len(answers)%20)*time.Millisecond), func() { ask(shop, request, takes) })
-			return
-		}
-		add(now.Add(takes), func() {
-			if err := b.Settle(t.Context(), shop, a.Lease, request.Cost); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	costs, urgent, at := 1+r.IntN(3), r.IntN(3), now
+	costs, urgent, at := 1+r.IntN(3), r.IntN(3), int64(begin)
 	for range 300 {
-		at = at.Add(time.Duration(r.IntN(150)) * time.Millisecond)
-		request := drip.Request{Cost: 1 + r.IntN(min(costs, o.Size)), Urgent: r.IntN(10) < urgent}
-		takes := time.Duration(1+r.IntN(500)) * time.Millisecond
+		at += r.Int64N(150)
+		c := &buckettest.Call{At: at, Request: drip.Request{Cost: 1 + r.IntN(min(costs, o.Size)), Urgent: r.IntN(10) < urgent}}
+		takes[c] = 1 + r.Int64N(500)
 		if seed%4 == 0 {
-			takes *= 10
+			takes[c] *= 10
 		}
-		shop := fmt.Sprint("shop", r.IntN(shops))
-		add(at, func() { ask(shop, request, takes) })
+		c.Entity = fmt.Sprint("shop", r.IntN(shops))
+		load.Calls = append(load.Calls, c)
 	}
-	for len(events) > 0 {
-		e := events[0]
-		events = events[1:]
-		now = e.at
-		e.do()
-	}
+	load.Play(t)
 	return answers
 }

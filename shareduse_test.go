@@ -2,7 +2,6 @@ package drip_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -70,7 +69,7 @@ func TestGetDelayWithinShared(t *testing.T) {
 	} {
 		for _, inBlocks := range []bool{false, true} {
 			late, last, postponed, most := rand.New(rand.NewPCG(1, 1)), int64(0), 0, c.mean
-			load := buckettest.Load{Plain: true, Options: own, End: begin + 86_400_000, Late: func() int64 { return late.Int64N(20) }}
+			load := buckettest.Load{Options: own, End: begin + 86_400_000, Late: func() int64 { return late.Int64N(20) }}
 			load.Options.Shared = map[string]drip.Limit{"app": c.app}
 			if c.app.RefreshInterval == 0 {
 				load.Options.Size, load.Options.RefreshRate = 1000, 1000
@@ -84,7 +83,7 @@ func TestGetDelayWithinShared(t *testing.T) {
 				if inBlocks {
 					shop, most = i*10/c.calls, c.inBlocks
 				}
-				load.Calls = append(load.Calls, &buckettest.Call{At: begin + int64(i/100), Entity: fmt.Sprint("shop", shop)})
+				load.Calls = append(load.Calls, &buckettest.Call{At: begin + int64(i/100), Entity: fmt.Sprint("shop", shop), Plain: true})
 			}
 			load.Play(t)
 			for _, call := range load.Calls {
@@ -100,57 +99,22 @@ func TestGetDelayWithinShared(t *testing.T) {
 
 // Callers of GetDelay that lack only a token of their entity book nothing of a shared limit.
 func TestGetDelayBooksNothingShared(t *testing.T) {
-	now := time.Date(2026, 3, 1, 4, 20, 8, 0, time.UTC).UnixMilli()
-	begin := now
-	b, err := drip.New(drip.Options{
-		Size: 36000, RefreshRate: 36000, Concurrency: 3, Shared: map[string]drip.Limit{"a": {Size: 1140, RefreshInterval: time.Minute}},
-		Clock: func() time.Time { return time.UnixMilli(now) }, Start: time.Unix(0, 0),
-	})
-	if err != nil {
-		t.Fatal(err)
+	begin := time.Date(2026, 3, 1, 4, 20, 8, 0, time.UTC).UnixMilli()
+	r, ran, last := rand.New(rand.NewPCG(1, 2)), 0, int64(0)
+	load := buckettest.Load{
+		Options: drip.Options{Size: 36000, RefreshRate: 36000, Concurrency: 3, Shared: map[string]drip.Limit{"a": {Size: 1140, RefreshInterval: time.Minute}}},
+		End:     begin + 600_000,
+		Late:    func() int64 { return r.Int64N(20) },
+		Runs: func(_ *buckettest.Call, now int64) int64 {
+			ran, last = ran+1, now-begin
+			return now + 1 + r.Int64N(55)
+		},
 	}
-	r, ctx, events := rand.New(rand.NewPCG(1, 2)), context.Background(), map[int64][]func(){}
-	left := 568
-	at := func(ms int64, do func()) { events[ms] = append(events[ms], do) }
 	for i := range 568 {
-		id, plain, took := fmt.Sprint(r.IntN(4)), r.IntN(10) < 3, 1+r.Int64N(55)
-		var ask func(ticket drip.Ticket)
-		ask = func(ticket drip.Ticket) {
-			var a drip.Admission
-			if plain {
-				a.Delay, err = b.GetDelay(ctx, id)
-			} else {
-				a, err = b.Admit(ctx, id, drip.Request{Ticket: ticket})
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if a.Delay > 0 {
-				at(now+a.Delay.Milliseconds()+r.Int64N(20), func() { ask(a.Ticket) })
-				return
-			}
-			left--
-			at(now+took, func() {
-				if plain {
-					err = b.ReturnToken(ctx, id)
-				} else {
-					err = b.Settle(ctx, id, a.Lease, 1)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			})
-		}
-		at(begin+int64(i)/100, func() { ask(drip.Ticket{}) })
+		load.Calls = append(load.Calls, &buckettest.Call{At: begin + int64(i)/100, Entity: fmt.Sprint(r.IntN(4)), Plain: r.IntN(10) < 3})
 	}
-	for ; left > 0 && now < begin+600_000; now++ {
-		for len(events[now]) > 0 {
-			do := events[now][0]
-			events[now] = events[now][1:]
-			do()
-		}
-	}
-	if now-begin > 5000 {
-		t.Errorf("it took %d ms; want less than 5 s", now-begin)
+	load.Play(t)
+	if ran < len(load.Calls) || last > 5000 {
+		t.Errorf("%d of %d ran in %d ms; want all in less than 5 s", ran, len(load.Calls), last)
 	}
 }

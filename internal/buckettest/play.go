@@ -13,6 +13,7 @@ type Call struct {
 	At      int64 // when it asks, or ends
 	Entity  string
 	Request drip.Request // with the ticket of the last postponement
+	Plain   bool         // it asks GetDelay, which knows no more than its entity, and returns the token
 
 	Postponements int
 
@@ -25,10 +26,12 @@ type Load struct {
 	Options drip.Options // their Clock is Play's
 	Calls   []*Call
 	End     int64
-	Plain   bool // the calls ask GetDelay, which knows no more than their entity, and return the token
 
 	// Runs returns the end of a call that runs now.
 	Runs func(c *Call, now int64) (ends int64)
+
+	// Answer gets each answer. Defaults to nil.
+	Answer func(c *Call, a drip.Admission, now int64)
 
 	// Settles returns the real costs of a call that ends now. Defaults to the costs of its Request.
 	Settles func(c *Call, now int64) drip.Costs
@@ -58,7 +61,7 @@ func (l *Load) Play(t TB) {
 		if now = max(now, c.At); now >= l.End {
 			return
 		}
-		if c.runs && l.Plain {
+		if c.runs && c.Plain {
 			if err := b.ReturnToken(ctx, c.Entity); err != nil {
 				t.Fatalf("%v", err)
 			}
@@ -68,20 +71,23 @@ func (l *Load) Play(t TB) {
 			if l.Settles != nil {
 				costs = l.Settles(c, now)
 			}
-			if err := b.Settle(ctx, c.Entity, c.lease, 1, costs); err != nil {
+			if err := b.Settle(ctx, c.Entity, c.lease, max(1, c.Request.Cost), costs); err != nil {
 				t.Fatalf("%v", err)
 			}
 			continue
 		}
 		var a drip.Admission
 		var err error
-		if l.Plain {
+		if c.Plain {
 			a.Delay, err = b.GetDelay(ctx, c.Entity)
 		} else {
 			a, err = b.Admit(ctx, c.Entity, c.Request)
 		}
 		if err != nil {
 			t.Fatalf("%v", err)
+		}
+		if l.Answer != nil {
+			l.Answer(c, a, now)
 		}
 		if a.Delay > 0 {
 			c.Postponements++
