@@ -272,10 +272,7 @@ func TestCancel(t *testing.T) {
 		if _, err := l.Consume(ctx, 5); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		waited, err := l.Consume(t.Context(), 0)
-		if err != nil || waited != 800*time.Millisecond {
-			t.Errorf("waited %v, %v", waited, err)
-		}
+		waits(t, l, 0, 800*time.Millisecond)
 	})
 }
 
@@ -380,11 +377,7 @@ func TestGiveBack(t *testing.T) {
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
 		must(t, l.ConsumeNow(t.Context(), 10))
 		var wg sync.WaitGroup
-		wg.Go(func() {
-			if waited, err := l.Consume(t.Context(), 0); waited != 700*time.Millisecond || err != nil {
-				t.Error(waited, err)
-			}
-		})
+		wg.Go(func() { waits(t, l, 0, 700*time.Millisecond) })
 		synctest.Wait()
 		must(t, l.ConsumeNow(t.Context(), 2))
 		time.Sleep(100 * time.Millisecond)
@@ -394,11 +387,7 @@ func TestGiveBack(t *testing.T) {
 		wg.Wait()
 
 		must(t, l.ConsumeNow(t.Context(), 10))
-		wg.Go(func() {
-			if waited, err := l.Consume(t.Context(), 1); waited != 0 || err != nil {
-				t.Error(waited, err)
-			}
-		})
+		wg.Go(func() { waits(t, l, 1, 0) })
 		synctest.Wait()
 		must(t, l.Reset(t.Context()))
 		synctest.Wait()
@@ -411,6 +400,14 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// waits checks how long a call of Consume waits.
+func waits(t *testing.T, l *limiter.Limiter, units float64, want time.Duration) {
+	t.Helper()
+	if waited, err := l.Consume(t.Context(), units); waited != want || err != nil {
+		t.Errorf("Consume(%v) = %v, %v; want %v", units, waited, err, want)
 	}
 }
 
@@ -502,9 +499,7 @@ func TestUnlimited(t *testing.T) {
 		wg.Wait()
 		must(t, l.Do(t.Context(), func(context.Context) (float64, error) { return 5, nil }))
 		must(t, l.SetLimit(10))
-		if waited, err := l.Consume(t.Context(), 0); waited != 9*time.Second || err != nil {
-			t.Error(waited, err)
-		}
+		waits(t, l, 0, 9*time.Second)
 	})
 }
 

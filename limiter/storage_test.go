@@ -97,29 +97,21 @@ func TestClock(t *testing.T) {
 		s := clocked{&store{}, &ahead}
 		l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
 		must(t, l.ConsumeNow(t.Context(), 10)) // nothing is saved, although the clocks differ
-		if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
-			t.Error(waited, err)
-		}
+		waits(t, l, 1, time.Second)
 		if last := s.state.Now - time.Now().UnixMilli(); last != time.Hour.Milliseconds() {
 			t.Errorf("the last change was in %d ms", last)
 		}
 		time.Sleep(time.Minute)
 		other := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
 		must(t, other.ConsumeNow(t.Context(), 20))
-		if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
-			t.Error(waited, err)
-		}
+		waits(t, l, 1, time.Second)
 
 		ahead = 0 // it is set back
-		if waited, err := l.Consume(t.Context(), 0); waited != time.Hour+100*time.Millisecond || err != nil {
-			t.Error(waited, err)
-		}
+		waits(t, l, 0, time.Hour+100*time.Millisecond)
 		ahead = -time.Hour
 		must(t, l.Reset(t.Context()))
 		must(t, l.ConsumeNow(t.Context(), 1))
-		if waited, err := l.Consume(t.Context(), 0); waited != 100*time.Millisecond || err != nil {
-			t.Error(waited, err)
-		}
+		waits(t, l, 0, 100*time.Millisecond)
 	})
 }
 
@@ -305,9 +297,7 @@ func TestBroken(t *testing.T) {
 
 		s.set(func() { s.hangs = false })
 		must(t, l.Reset(t.Context()))
-		if waited, err := l.Consume(t.Context(), 1); waited != 0 || err != nil {
-			t.Error(waited, err)
-		}
+		waits(t, l, 1, 0)
 	})
 }
 
@@ -418,9 +408,7 @@ func storm(t *testing.T, seed uint64, o limiter.Options, calm func()) {
 	must(t, l.SetLimit(10))
 	must(t, l.Reset(t.Context()))
 	must(t, l.ConsumeNow(t.Context(), 10))
-	if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
-		t.Error(waited, err)
-	}
+	waits(t, l, 1, time.Second)
 }
 
 // A panic of the storage is an error of the call, and does not end the process.
