@@ -304,9 +304,7 @@ func TestShare(t *testing.T) {
 // Inspect documents the number that means any number.
 func TestShareOfAnyNumber(t *testing.T) {
 	b, err := drip.New(drip.Options{Size: 10, Unit: "points", Share: 0.5, Shared: map[string]drip.Limit{"tokens": {Concurrency: 4}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	s, err := b.Inspect(t.Context(), "shop")
 	if err != nil || s.Concurrency != 1<<40 {
 		t.Errorf("half of any number of tokens is %d, %v", s.Concurrency, err)

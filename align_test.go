@@ -21,9 +21,7 @@ import (
 func zone(t testing.TB, name string) *time.Location {
 	t.Helper()
 	l, err := time.LoadLocation(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return l
 }
 
@@ -146,9 +144,7 @@ func TestCalendarDelay(t *testing.T) {
 			if d, err := b.GetDelayAt(t.Context(), "shop", c.now); d != want || err != nil {
 				t.Errorf("at %v: GetDelayAt = %v, %v; want %v", c.now, d, err, want)
 			}
-			if err := b.ReturnToken(t.Context(), "shop"); err != nil {
-				t.Error(err)
-			}
+			ok(t, b.ReturnToken(t.Context(), "shop"))
 		}
 	}
 }
@@ -206,9 +202,7 @@ func TestAlignOfLimits(t *testing.T) {
 			if d, err := b.GetDelayAt(t.Context(), fmt.Sprint(i), now); d != want || err != nil {
 				t.Errorf("%+v: GetDelayAt = %v, %v; want %v", c.limit, d, err, want)
 			}
-			if err := b.ReturnToken(t.Context(), fmt.Sprint(i)); err != nil {
-				t.Error(err)
-			}
+			ok(t, b.ReturnToken(t.Context(), fmt.Sprint(i)))
 		}
 		s, err := b.Inspect(t.Context(), fmt.Sprint(i))
 		if err != nil || len(s.Windows) != 1 || s.Windows[0].Refresh.Before(s.Time) {
@@ -327,20 +321,22 @@ func TestAlignmentText(t *testing.T) {
 	}
 }
 
-// A zone without a name is told by its offset: its text names no other zone, and the stored windows belong to no other.
-func TestAlignmentOfAZoneWithoutAName(t *testing.T) {
-	for seconds, want := range map[int]string{5*3600 + 1800: "daily +05:30", -8 * 3600: "daily -08:00", 0: "daily +00:00"} {
-		a := drip.Daily(time.FixedZone("", seconds))
+// A zone of a fixed offset is told by its offset, also if it has a name: its text names no other zone, and the stored windows
+// belong to no other.
+func TestAlignmentOfAFixedZone(t *testing.T) {
+	for want, zone := range map[string]*time.Location{
+		"daily +05:30": time.FixedZone("", 5*3600+1800), "daily -08:00": time.FixedZone("", -8*3600), "daily +00:00": time.FixedZone("", 0),
+		"daily +08:00": time.FixedZone("UTC+8", 8*3600), "daily +01:00": time.FixedZone("CET", 3600), "daily -07:00": time.FixedZone("PST", -7*3600),
+	} {
+		a := drip.Daily(zone)
 		var again drip.Alignment
 		if err := again.UnmarshalText([]byte(a.String())); err != nil || a.String() != want || again.String() != want {
-			t.Errorf("%d s is written as %q, and read as %q, %v; want %q", seconds, a, again, err, want)
+			t.Errorf("%v is written as %q, and read as %q, %v; want %q", zone, a, again, err, want)
 		}
 	}
 	now := time.Date(2026, 3, 1, 18, 0, 0, 0, time.UTC)
 	o := drip.Options{Size: 1, Start: time.UnixMilli(0), Clock: func() time.Time { return now }}
-	if err := o.Align.UnmarshalText([]byte("daily +05:30")); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, o.Align.UnmarshalText([]byte("daily +05:30")))
 	if next := buckettest.Inspect(t, buckettest.New(t, o), "shop").Windows[0].Refresh; !next.Equal(now.Add(30 * time.Minute)) {
 		t.Errorf("the day ends at %v", next.UTC())
 	}
@@ -442,16 +438,12 @@ func TestCalendarAfterManyIntervals(t *testing.T) {
 			},
 			Align: c.align,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		a, err := b.Admit(t.Context(), "shop", drip.Request{Cost: c.size})
 		if err != nil || a.Delay > 0 {
 			t.Fatal(a, err)
 		}
-		if err := b.Settle(t.Context(), "shop", a.Lease, c.cost); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Settle(t.Context(), "shop", a.Lease, c.cost))
 		if c.changedLimit {
 			size = 90
 		}
@@ -477,16 +469,12 @@ func TestCalendarIsNotForgotten(t *testing.T) {
 		now, s := c.at, &stored{Storage: memory.New()}
 		clock := func() time.Time { return now }
 		b, err := drip.New(drip.Options{Size: 1000, RefreshRate: 10, Align: c.align, Concurrency: 10, Storage: s, Clock: clock, Start: time.UnixMilli(0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		a, err := b.Admit(t.Context(), "shop", drip.Request{Cost: 1000})
 		if err != nil || a.Delay > 0 {
 			t.Fatal(a, err)
 		}
-		if err := b.Settle(t.Context(), "shop", a.Lease, 1000); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Settle(t.Context(), "shop", a.Lease, 1000))
 		until := time.UnixMilli(s.last.Until)
 		if full := c.at.AddDate(0, c.months, c.days); until.Before(full) {
 			t.Errorf("%v: it is forgotten at %v, and full after %v", c.align, until, full)

@@ -32,9 +32,7 @@ var storages = map[string]func(*testing.T) storage.Storage{
 func TestTraces(t *testing.T) {
 	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
-			if err := traces.Replay(t.Context(), open(t), traces.Runs); err != nil {
-				t.Error(err)
-			}
+			ok(t, traces.Replay(t.Context(), open(t), traces.Runs))
 		})
 	}
 }
@@ -77,9 +75,7 @@ func TestExactUnderContention(t *testing.T) {
 					n := granted[e].Load()
 					total += n
 					st, rev, err := s.Get(t.Context(), fmt.Sprint(e))
-					if err != nil {
-						t.Fatal(err)
-					}
+					ok(t, err)
 					if rev == storage.NoRevision {
 						if n != 0 {
 							t.Fatalf("entity %d was granted %d and is not known", e, n)
@@ -156,6 +152,8 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		{drip.Options{RefreshInterval: -time.Second}, "drip: Options.RefreshInterval is -1s; it must be whole milliseconds, at least 1ms, or 0 for the default"},
 		{drip.Options{RefreshInterval: time.Microsecond}, "drip: Options.RefreshInterval is 1µs; it must be whole milliseconds, at least 1ms, or 0 for the default"},
 		{drip.Options{Unit: "calls"}, `drip: Options.Unit is "calls"; leave it empty to count calls`},
+		{drip.Options{Shared: map[string]drip.Limit{"app": {Size: 1, Unit: "calls"}}}, `drip: Options.Shared["app"].Unit is "calls"; leave it empty to count calls`},
+		{drip.Options{Windows: []drip.Window{{Size: 1, RefreshInterval: time.Second, Unit: "\xff"}}}, `drip: Options.Windows[0].Unit is "\xff"; it must be valid UTF-8`},
 		{drip.Options{Windows: []drip.Window{{Size: 1, RefreshInterval: time.Second, Unit: "calls"}}}, `drip: Options.Windows[0].Unit is "calls"; leave it empty to count calls`},
 		{drip.Options{Shared: map[string]drip.Limit{"app": {Windows: []drip.Window{{}, {Unit: "\xff"}}}}}, `drip: Options.Shared["app"].Windows[1].Unit is "\xff"; it must be valid UTF-8`},
 		{drip.Options{Lease: time.Minute, MaxLease: time.Second}, "drip: Options.MaxLease is 1s; it must be at least Lease, which is 1m0s"},
@@ -183,9 +181,7 @@ func TestDefaults(t *testing.T) {
 	count := func(now time.Time) (n int) {
 		for {
 			delay, err := b.GetDelayAt(t.Context(), "shop", now)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			if delay > 0 {
 				return n
 			}
@@ -393,4 +389,8 @@ func TestAnnouncedRateOfTokensAlone(t *testing.T) {
 	if got, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || got.Level != 1 {
 		t.Errorf("the level is %v, %v", got.Level, err)
 	}
+}
+
+func TestInspectAfterManyLeasesEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { buckettest.EndedLeases(t, memory.New()) })
 }

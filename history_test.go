@@ -21,12 +21,18 @@ import (
 // flushed is the longest time until all counts are stored.
 const flushed = 2 * time.Minute
 
-func newBucket(t testing.TB, o Options) *Bucket {
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
 	t.Helper()
-	b, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func newBucket(t testing.TB, o Options) *Bucket {
+	t.Helper()
+	b, err := New(o)
+	ok(t, err)
 	return b
 }
 
@@ -34,9 +40,7 @@ func newBucket(t testing.TB, o Options) *Bucket {
 func total(t *testing.T, b *Bucket, entity, unit string) (n int) {
 	t.Helper()
 	u, err := b.Used(t.Context(), entity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for _, in := range u.Units[unit] {
 		n += in
 	}
@@ -44,13 +48,15 @@ func total(t *testing.T, b *Bucket, entity, unit string) (n int) {
 }
 
 // run admits an operation, and ends the test if it may not run.
-func run(t *testing.T, b *Bucket, entity string, r Request) Lease {
+func run(t *testing.T, b interface {
+	Admit(context.Context, string, Request) (Admission, error)
+}, entity string, r Request) Admission {
 	t.Helper()
 	a, err := b.Admit(t.Context(), entity, r)
 	if err != nil || a.Delay > 0 {
 		t.Fatal(a, err)
 	}
-	return a.Lease
+	return a
 }
 
 // Each minute has what began in it, for the entity and its shared limits, in each unit. An hour later nothing is left.
@@ -66,23 +72,17 @@ func TestHistory(t *testing.T) {
 			if d, err := b.GetDelay(t.Context(), "shop"); d != 0 || err != nil {
 				t.Fatal(d, err)
 			}
-			if err := b.ReturnToken(t.Context(), "shop"); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.ReturnToken(t.Context(), "shop"))
 		}
-		five := run(t, b, "shop", Request{Cost: 5, Costs: Costs{"tokens": 900}, Within: []string{"app"}})
+		five := run(t, b, "shop", Request{Cost: 5, Costs: Costs{"tokens": 900}, Within: []string{"app"}}).Lease
 		cancelled := run(t, b, "shop", Request{Cost: 7})
 		run(t, b, ShadowID("shop"), Request{})
 		if a, err := b.Admit(t.Context(), ShadowID("shop"), Request{}); err != nil || a.Delay == 0 {
 			t.Fatal(a, err)
 		}
 		time.Sleep(time.Minute) // the costs are known in the minute 1, and count in the minute 0
-		if err := b.Settle(t.Context(), "shop", five, 2, Costs{"tokens": 1200}); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Cancel(t.Context(), "shop", Admission{Lease: cancelled}); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Settle(t.Context(), "shop", five, 2, Costs{"tokens": 1200}))
+		ok(t, b.Cancel(t.Context(), "shop", cancelled))
 		if err := b.Settle(t.Context(), "shop", five, 9); !errors.Is(err, ErrNoLease) {
 			t.Fatal(err)
 		}
@@ -191,7 +191,7 @@ func TestHistoryOfSeveralBuckets(t *testing.T) {
 					time.Sleep(time.Duration(r.Int64N(int64(3 * time.Second))))
 					b, entity := buckets[r.IntN(len(buckets))], fmt.Sprint("shop-", r.IntN(5))
 					if cost := r.IntN(5); cost > 0 && len(all) < 50 {
-						l := run(t, b, entity, Request{Cost: cost, Costs: Costs{"tokens": 100}})
+						l := run(t, b, entity, Request{Cost: cost, Costs: Costs{"tokens": 100}}).Lease
 						count(entity, minuteNow(), cost, 100)
 						all = append(all, running{entity, minuteNow(), l})
 						continue
@@ -216,9 +216,7 @@ func TestHistoryOfSeveralBuckets(t *testing.T) {
 				time.Sleep(flushed)
 				for id, units := range want {
 					u, err := buckets[0].Used(t.Context(), id)
-					if err != nil {
-						t.Fatal(err)
-					}
+					ok(t, err)
 					shift := int(begin.Sub(u.From) / time.Minute)
 					for unit, minutes := range units {
 						got := u.Units[unit]
@@ -410,9 +408,7 @@ func TestHistoryReplacesGarbage(t *testing.T) {
 		} {
 			s := memory.New()
 			b := newBucket(t, Options{Storage: s, Start: time.Unix(0, 0), History: true})
-			if err := s.Set(t.Context(), historyMark+"shop", storage.State{Data: []byte(garbage), Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, s.Set(t.Context(), historyMark+"shop", storage.State{Data: []byte(garbage), Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision))
 			if n := total(t, b, "shop", ""); n != 0 {
 				t.Errorf("garbage %d is %d used", i, n)
 			}

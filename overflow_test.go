@@ -29,6 +29,9 @@ func TestTimesThatOverflow(t *testing.T) {
 	if a, err := b.Admit(t.Context(), "other", drip.Request{Now: now, Deadline: never}); err != nil || a.Delay != 0 {
 		t.Errorf("with a deadline at the end of time: Admit = %+v, %v", a, err)
 	}
+	if _, err := b.Admit(t.Context(), "shop", drip.Request{Now: time.Date(1960, 1, 1, 0, 0, 0, 0, time.UTC)}); !errors.Is(err, drip.ErrTime) {
+		t.Errorf("Admit before 1970: %v, want ErrTime", err)
+	}
 	for _, wrong := range []time.Time{never, time.Unix(math.MaxInt64, 0), time.Unix(math.MinInt64, 0), time.Unix(math.MinInt64/1000, 0)} {
 		if _, err := b.Admit(t.Context(), "shop", drip.Request{Now: wrong}); !errors.Is(err, drip.ErrTime) {
 			t.Errorf("Admit at second %d: %v, want ErrTime", wrong.Unix(), err)

@@ -27,9 +27,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	blocks := regexp.MustCompile("(?m)^ *```go\n").Split(text, -1)[1:]
 	if len(blocks) == 0 {
 		t.Fatal("there is no Go block")
@@ -133,9 +131,7 @@ func TestSimulatedFigures(t *testing.T) {
 func number(t *testing.T, text string) float64 {
 	t.Helper()
 	n, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return n
 }
 
@@ -152,9 +148,7 @@ func pages(t *testing.T) map[string]string {
 			all[path] = string(text)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 	}
 	return all
 }

@@ -183,16 +183,13 @@ func TestLimitOnTrial(t *testing.T) {
 		var postponed []string
 		s := &Shadow{Bucket: c, OnPostponed: func(entity string, a Admission) { postponed = append(postponed, entity+" "+a.Limit) }}
 		defer s.Close()
-		var run []Admission
+		var all []Admission
 		for range 4 {
-			a, err := s.Admit(t.Context(), "shop", Request{Within: []string{"app", "endpoint"}})
-			if err != nil || a.Delay != 0 {
-				t.Fatal(a, err)
-			}
-			run = append(run, a)
+			a := run(t, s, "shop", Request{Within: []string{"app", "endpoint"}})
+			all = append(all, a)
 		}
-		if run[1].Limit != "" || run[2].Limit != "app" || run[2].Bound != BoundWindow || len(postponed) != 2 || postponed[0] != "shop app" || s.Waiting() != 2 {
-			t.Errorf("%+v: postponed %v, %d would wait", run, postponed, s.Waiting())
+		if all[1].Limit != "" || all[2].Limit != "app" || all[2].Bound != BoundWindow || len(postponed) != 2 || postponed[0] != "shop app" || s.Waiting() != 2 {
+			t.Errorf("%+v: postponed %v, %d would wait", all, postponed, s.Waiting())
 		}
 		if c.admits.Load() != 8 {
 			t.Errorf("%d calls for 4 operations that ran", c.admits.Load())
@@ -213,18 +210,16 @@ func TestLimitOnTrial(t *testing.T) {
 		if err != nil || app.Booked != 2 || app.InUse != 2 {
 			t.Errorf("the limit on trial is %+v, %v; want 2 tokens and 2 slots", app, err)
 		}
-		if l, err := s.Renew(t.Context(), "shop", run[3].Lease); err != nil {
+		if l, err := s.Renew(t.Context(), "shop", all[3].Lease); err != nil {
 			t.Error(err)
 		} else if err := s.Settle(t.Context(), "shop", l, 1); err != nil {
 			t.Error(err)
 		}
-		if err := s.Cancel(t.Context(), "shop", run[2]); err != nil || s.Waiting() != 1 {
+		if err := s.Cancel(t.Context(), "shop", all[2]); err != nil || s.Waiting() != 1 {
 			t.Errorf("%v: %d would wait", err, s.Waiting())
 		}
-		for _, a := range run[:2] {
-			if err := s.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-				t.Error(err)
-			}
+		for _, a := range all[:2] {
+			ok(t, s.Settle(t.Context(), "shop", a.Lease, 1))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -237,9 +232,7 @@ func TestLimitOnTrial(t *testing.T) {
 		if len(s.ghosts)+len(s.leases) != 0 {
 			t.Errorf("%v, %v are left", s.ghosts, s.leases)
 		}
-		if err := b.Throttled(t.Context(), SharedID("app"), time.Minute); err != nil {
-			t.Error(err)
-		}
+		ok(t, b.Throttled(t.Context(), SharedID("app"), time.Minute))
 		if a, err := s.Admit(t.Context(), "shop", Request{}); err != nil || a.Delay != 0 || a.Bound != BoundClosed {
 			t.Errorf("with the limit on trial closed: %+v, %v", a, err)
 		}
@@ -259,9 +252,7 @@ func TestOwnLimitOnTrial(t *testing.T) {
 			if err != nil || a.Delay != 0 || (a.Bound != BoundNone) != (i >= 2) {
 				t.Errorf("operation %d: %+v, %v", i, a, err)
 			}
-			if err := s.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-				t.Error(err)
-			}
+			ok(t, s.Settle(t.Context(), "shop", a.Lease, 1))
 		}
 		if len(postponed) != 3 || postponed[0] != "shop " || s.Waiting() != 3 {
 			t.Errorf("%q postponed, %d would wait; want 3 by their own limit", postponed, s.Waiting())
@@ -272,20 +263,14 @@ func TestOwnLimitOnTrial(t *testing.T) {
 		if a, err := s.Admit(t.Context(), "other", Request{Cost: 3, Within: []string{}}); err != nil || a.Delay != 0 || a.Bound != BoundNone {
 			t.Errorf("a cost above the limit on trial: %+v, %v", a, err)
 		}
-		if err := s.Throttled(t.Context(), "shop", time.Minute); err != nil {
-			t.Error(err)
-		}
-		if err := b.Announced(t.Context(), "shop", 1, time.Hour); err != nil {
-			t.Error(err)
-		}
+		ok(t, s.Throttled(t.Context(), "shop", time.Minute))
+		ok(t, b.Announced(t.Context(), "shop", 1, time.Hour))
 		real, err := b.Inspect(t.Context(), "shop")
 		trial, err2 := b.Inspect(t.Context(), ShadowID("shop"))
 		if err != nil || err2 != nil || !real.ClosedUntil.IsZero() || real.Level != 1 || trial.ClosedUntil.IsZero() || trial.Level > 0.5 || trial.Windows[0].Size != 1 {
 			t.Errorf("after a refusal the entity is %+v, its trial %+v, %v, %v", real, trial, err, err2)
 		}
-		if err := b.Pause(t.Context(), "shop", time.Minute); err != nil {
-			t.Error(err)
-		}
+		ok(t, b.Pause(t.Context(), "shop", time.Minute))
 		if a, err := s.Admit(t.Context(), "shop", Request{}); err != nil || a.Bound != BoundClosed || a.Delay == 0 {
 			t.Errorf("after a pause: %+v, %v", a, err)
 		}
@@ -302,9 +287,7 @@ func TestCancelOnTrial(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := b.Cancel(t.Context(), ShadowID("shop"), last); err != nil {
-		t.Error(err)
-	}
+	ok(t, b.Cancel(t.Context(), ShadowID("shop"), last))
 	if app, err := b.Inspect(t.Context(), SharedID("app")); err != nil || last.Delay == 0 || app.Booked != 0 {
 		t.Errorf("%d booked after the slot of %+v was cancelled, %v; want 0", app.Booked, last, err)
 	}
@@ -338,10 +321,7 @@ func TestShadow(t *testing.T) {
 		s := &Shadow{Bucket: c, Most: 2}
 		var all []Admission
 		for range 5 {
-			a, err := s.Admit(t.Context(), "shop", Request{})
-			if err != nil || a.Delay != 0 {
-				t.Fatal(a, err)
-			}
+			a := run(t, s, "shop", Request{})
 			all = append(all, a)
 		}
 		if c.admits.Load() != 5 || s.Waiting() != 2 || all[1].Bound != BoundNone || all[2].Bound == BoundNone {
@@ -370,9 +350,7 @@ func TestShadow(t *testing.T) {
 			}
 		}
 		for range 5 {
-			if err := s.ReturnToken(t.Context(), "shop"); err != nil {
-				t.Error(err)
-			}
+			ok(t, s.ReturnToken(t.Context(), "shop"))
 		}
 		s.Close()
 		st, err := b.Inspect(t.Context(), "shop")
@@ -385,8 +363,7 @@ func TestShadow(t *testing.T) {
 // Limits that a Shadow tries refuse nothing for good.
 func TestShadowRefusesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t, Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)})
-		s := &Shadow{Bucket: b}
+		s := &Shadow{Bucket: newBucket(t, Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)})}
 		defer s.Close()
 		for i, r := range []Request{{}, {}, {Deadline: time.Now().Add(time.Millisecond)}, {Cost: 3}} {
 			a, err := s.Admit(t.Context(), "shop", r)
@@ -397,9 +374,7 @@ func TestShadowRefusesNothing(t *testing.T) {
 			if _, err := s.Renew(t.Context(), "shop", a.Lease); err != nil {
 				t.Error(err)
 			}
-			if err := s.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-				t.Error(err)
-			}
+			ok(t, s.Settle(t.Context(), "shop", a.Lease, 1))
 		}
 		if n := s.Waiting(); n != 1 {
 			t.Errorf("%d would wait, want 1", n)
@@ -413,8 +388,7 @@ func TestShadowRefusesNothing(t *testing.T) {
 // GetDelay over a limit on trial obeys the others.
 func TestShadowGetDelayObeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t, Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 1, Shadow: true}}})
-		s := &Shadow{Bucket: b}
+		s := &Shadow{Bucket: newBucket(t, Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 1, Shadow: true}}})}
 		defer s.Close()
 		for i := range 4 {
 			d, err := s.GetDelay(t.Context(), "shop")
@@ -431,8 +405,7 @@ func TestShadowGetDelayObeys(t *testing.T) {
 // A message that names an entity of the trial does not escape the limits that hold.
 func TestShadowReservedEntity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t, Options{Size: 9, Start: time.Unix(0, 0), Shadow: true, Shared: map[string]Limit{"app": {Size: 1}}})
-		s := &Shadow{Bucket: b}
+		s := &Shadow{Bucket: newBucket(t, Options{Size: 9, Start: time.Unix(0, 0), Shadow: true, Shared: map[string]Limit{"app": {Size: 1}}})}
 		defer s.Close()
 		if a, err := s.Admit(t.Context(), ShadowID("shop"), Request{}); !errors.Is(err, ErrNoEntity) {
 			t.Errorf("Admit: %+v, %v", a, err)
@@ -451,13 +424,10 @@ func TestShadowForgetsTheLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o.Lease, o.MaxLease = time.Second, 2*time.Second
-				b := newBucket(t, o)
-				s := &Shadow{Bucket: b}
+				s := &Shadow{Bucket: newBucket(t, o)}
 				defer s.Close()
 				for range 10 {
-					if _, err := s.Admit(t.Context(), "shop", Request{}); err != nil {
-						t.Fatal(err)
-					}
+					run(t, s, "shop", Request{})
 				}
 				time.Sleep(time.Hour)
 				synctest.Wait()
@@ -488,9 +458,7 @@ func TestShadowForgetsLostTokens(t *testing.T) {
 		if n := len(s.plain["shop"]); n != 1 {
 			t.Errorf("%d tokens are kept, 1 is out", n)
 		}
-		if err := s.ReturnToken(t.Context(), "shop"); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.ReturnToken(t.Context(), "shop"))
 		if st, err := b.Inspect(t.Context(), "shop"); err != nil || st.InUse != 0 {
 			t.Errorf("in use after ReturnToken: %d, %v", st.InUse, err)
 		}
@@ -507,9 +475,7 @@ func TestShadowBeyondMost(t *testing.T) {
 		s := &Shadow{Bucket: b, Most: 1}
 		defer s.Close()
 		for range 10 {
-			if _, err := s.Admit(t.Context(), "shop", Request{}); err != nil {
-				t.Fatal(err)
-			}
+			run(t, s, "shop", Request{})
 		}
 		synctest.Wait()
 		if st, err := b.Inspect(t.Context(), ShadowID("shop")); err != nil || st.InUse != 1 {
@@ -521,18 +487,12 @@ func TestShadowBeyondMost(t *testing.T) {
 // A caller may use its maps and slices again.
 func TestShadowKeepsNoMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t, Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0), Windows: []Window{{Size: 1000, RefreshInterval: time.Second, Unit: "points"}}, Shared: map[string]Limit{"app": {Size: 9}}})
-		s := &Shadow{Bucket: b}
+		s := &Shadow{Bucket: newBucket(t, Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0), Windows: []Window{{Size: 1000, RefreshInterval: time.Second, Unit: "points"}}, Shared: map[string]Limit{"app": {Size: 9}}})}
 		defer s.Close()
 		costs, within := Costs{"points": 1}, []string{"app"}
 		for range 2 { // the second one waits
-			a, err := s.Admit(t.Context(), "shop", Request{Costs: costs, Within: within})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Settle(t.Context(), "shop", a.Lease, 1, costs); err != nil {
-				t.Fatal(err)
-			}
+			a := run(t, s, "shop", Request{Costs: costs, Within: within})
+			ok(t, s.Settle(t.Context(), "shop", a.Lease, 1, costs))
 		}
 		costs["points"], within[0] = 2, "none"
 		if n := s.Waiting(); n != 1 {
@@ -555,10 +515,7 @@ func TestShadowChecksItsLeases(t *testing.T) {
 			defer s.Close()
 			for n := range 3 { // the first one would run, and the last one never
 				r := Request{Cost: 1 + n/2}
-				a, err := s.Admit(t.Context(), "shop", r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := run(t, s, "shop", r)
 				synctest.Wait() // until the one before is over
 				ghosts, leases := len(s.ghosts), len(s.leases)
 				_, renew := s.Renew(t.Context(), "other", a.Lease)
@@ -596,9 +553,7 @@ func TestNameLikeAShadowID(t *testing.T) {
 		s := &Shadow{Bucket: b, OnPostponed: func(entity string, _ Admission) { postponed = entity }}
 		defer s.Close()
 		for range 2 {
-			if _, err := s.Admit(t.Context(), "shadow:shop", Request{}); err != nil {
-				t.Fatal(err)
-			}
+			run(t, s, "shadow:shop", Request{})
 		}
 		if weighed != "shadow:shop" || postponed != "shadow:shop" {
 			t.Errorf("weighed %q, postponed %q", weighed, postponed)
@@ -640,9 +595,7 @@ func TestShadowBeyondMostTogether(t *testing.T) {
 		}
 		synctest.Wait()
 		for range n {
-			if err := s.Settle(t.Context(), "shop", (<-admitted).Lease, 1); err != nil {
-				t.Error(err)
-			}
+			ok(t, s.Settle(t.Context(), "shop", (<-admitted).Lease, 1))
 		}
 		synctest.Wait()
 		if st, err := b.Inspect(t.Context(), ShadowID("shop")); err != nil || st.InUse != 0 {
@@ -669,9 +622,7 @@ func TestShadowOutlivesPanics(t *testing.T) {
 				s := &Shadow{Bucket: b, OnPostponed: func(string, Admission) { called("OnPostponed") }}
 				defer s.Close()
 				for range 2 {
-					if _, err := s.Admit(t.Context(), "shop", Request{}); err != nil {
-						t.Fatal(err)
-					}
+					run(t, s, "shop", Request{})
 				}
 				if err := b.Pause(t.Context(), "shop", 10*time.Second); err != nil { // the second is postponed again
 					t.Fatal(err)
@@ -693,9 +644,7 @@ func TestShadowOfLostOperations(t *testing.T) {
 		defer s.Close()
 		use := func() int {
 			st, err := b.Inspect(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			return st.InUse
 		}
 		for range 2 { // the second is postponed, and has the token after the first
@@ -709,10 +658,7 @@ func TestShadowOfLostOperations(t *testing.T) {
 		}
 		var leases []Lease
 		for range 2 {
-			a, err := s.Admit(t.Context(), "shop", Request{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := run(t, s, "shop", Request{})
 			leases = append(leases, a.Lease)
 		}
 		for range 150 {

@@ -28,9 +28,7 @@ func TestShadowSettlesAfterErrCost(t *testing.T) {
 							t.Errorf("Settle with a cost of %d = %v, want ErrCost", cost, err)
 						}
 					}
-					if err := s.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-						t.Error(err)
-					}
+					ok(t, s.Settle(t.Context(), "shop", a.Lease, 1))
 				}
 				time.Sleep(2 * time.Second)
 				if a := buckettest.Runs(t, s, "shop", drip.Request{}); a.Bound != drip.BoundNone {

@@ -86,9 +86,7 @@ func TestSharedTokenComesBackOnce(t *testing.T) {
 			}
 		}
 		s.races = 3
-		if err := b.ReturnToken(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.ReturnToken(t.Context(), "a"))
 		for _, id := range []string{drip.SharedID("app"), drip.SharedID("endpoint"), "a", "b"} {
 			want := 1
 			if id != "a" && id != "b" {
@@ -155,9 +153,7 @@ func TestSharedAfterLostRaces(t *testing.T) {
 						if err == nil {
 							_, err = storage.Decode(stored.Data, &states[i])
 						}
-						if err != nil {
-							t.Fatal(err)
-						}
+						ok(t, err)
 					}
 					return states
 				}
@@ -225,9 +221,7 @@ func TestSharedAfterARealRace(t *testing.T) {
 				t.Fatalf("%v, %d races left", err, s.races)
 			}
 			stored, _, err := s.Get(t.Context(), drip.SharedID("app"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			var app decision.State
 			held, err := storage.Decode(stored.Data, &app)
 			if left, booked := app.Lines[0].Left, app.Calendars[0].Booked; err != nil || left != c.left || booked != c.booked || app.Plain != c.plain || int64(len(held)) != c.leases {
@@ -294,9 +288,7 @@ func TestSharedByRacingProcesses(t *testing.T) {
 					want = 4 * 3 * 12 / 2 // all of them: fewer than the capacity
 				}
 				stored, _, err := s.Get(t.Context(), drip.SharedID("endpoint"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				ok(t, err)
 				var endpoint decision.State
 				if _, err := storage.Decode(stored.Data, &endpoint); err != nil {
 					t.Fatal(err)
@@ -416,12 +408,8 @@ func TestSharedLimit(t *testing.T) {
 				t.Errorf("the third at once: %+v, want it to wait for a token of orders", a)
 			}
 			renewed, err := b.Renew(ctx, "shop-4", one.Lease)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := b.Settle(ctx, "shop-4", renewed, 1); err != nil {
-				t.Error(err)
-			}
+			ok(t, err)
+			ok(t, b.Settle(ctx, "shop-4", renewed, 1))
 
 			// A closing of the app holds all entities within it, and no others.
 			ok(t, b.Throttled(ctx, drip.SharedID("app"), 10*time.Second))
@@ -440,9 +428,7 @@ func TestSharedLimit(t *testing.T) {
 			if d, err := b.GetDelay(ctx, "shop-8"); err != nil || d != 0 {
 				t.Errorf("GetDelay = %v, %v", d, err)
 			}
-			if err := b.ReturnToken(ctx, "shop-8"); err != nil {
-				t.Error(err)
-			}
+			ok(t, b.ReturnToken(ctx, "shop-8"))
 		})
 	}
 }
@@ -671,9 +657,7 @@ func TestNewcomerOfSharedLimit(t *testing.T) {
 			waited := false
 			for n := range 60 {
 				told, err := b.Inspect(ctx, drip.SharedID("app"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				ok(t, err)
 				a, err := b.Admit(ctx, fmt.Sprint("shop-", n), drip.Request{})
 				if err != nil || a.Delay != told.Delay || a.Bound != told.Bound {
 					t.Fatalf("newcomer %d is told %v, %v, %v; Inspect told %v, %v", n, a.Delay, a.Bound, err, told.Delay, told.Bound)
@@ -834,9 +818,7 @@ func TestSharedConcurrencyBeginsFull(t *testing.T) {
 		Size: 10, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond, Clock: func() time.Time { return now },
 		Shared: map[string]drip.Limit{"tokens": {Concurrency: 1}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	now = now.Add(100 * time.Millisecond) // the entity has capacity now
 	a, err := b.Admit(t.Context(), "shop", drip.Request{})
 	if err != nil || a.Delay != 0 {
