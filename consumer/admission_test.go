@@ -73,9 +73,7 @@ func inUse(t *testing.T, bucket *drip.Bucket, tokens int) {
 
 // A user who can publish to the queues can forge tickets: messages still run, and the limit holds.
 func TestForgedTickets(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
@@ -110,9 +108,7 @@ func TestForgedTickets(t *testing.T) {
 
 // With one token for an entity its messages run one after the other, and most of the waiting is done in hand.
 func TestMessagesWaitForTokens(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 50 * time.Millisecond})
 	var h handled
 	var running1 sync.Mutex
@@ -166,9 +162,7 @@ func TestThrottledHasItsToken(t *testing.T) {
 }
 
 func TestCost(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Attempts: 1,

@@ -27,6 +27,22 @@ func connect(t testing.TB, url string) *broker {
 	return &broker{t, url, servers.Channel(t, url)}
 }
 
+// beside runs a test beside others, on the broker that they share. The queue is a work queue of its own.
+func beside(t *testing.T) (b *broker, queue string) {
+	t.Helper()
+	t.Parallel()
+	b = connect(t, useBroker(t))
+	return b, b.queue()
+}
+
+// alone runs a test beside others, on a broker of its own.
+func alone(t *testing.T) (*servers.RabbitMQ, *broker) {
+	t.Helper()
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	return server, connect(t, server.URL())
+}
+
 func (b *broker) must(err error) {
 	b.t.Helper()
 	if err != nil {
@@ -81,6 +97,15 @@ func delayQueuesOf(l *wheel.Layout, queue string) (names []string) {
 		}
 	}
 	return names
+}
+
+// replace declares a queue in the place of another.
+func (b *broker) replace(queue string, args amqp.Table) {
+	b.t.Helper()
+	_, err := b.ch.QueueDelete(queue, false, false, false)
+	b.must(err)
+	_, err = b.ch.QueueDeclare(queue, true, false, false, false, args)
+	b.must(err)
 }
 
 // publish sends messages and waits until the broker has them all.

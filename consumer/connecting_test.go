@@ -34,12 +34,6 @@ func (g *givenBack) count() int {
 	return len(g.after)
 }
 
-// anHour postpones all messages.
-type anHour struct{}
-
-func (anHour) GetDelay(context.Context, string) (time.Duration, error) { return time.Hour, nil }
-func (anHour) ReturnToken(context.Context, string) error               { return nil }
-
 // A session whose connection consumes, while the broker answers no new one, gives back the messages that have to wait: after five
 // minutes in hand, and when it stops.
 func TestNoConnectionToPublish(t *testing.T) {
@@ -47,7 +41,7 @@ func TestNoConnectionToPublish(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const n = 128
-				s := taking(t, Options{Limiter: anHour{}})
+				s := taking(t, Options{Limiter: limiterFunc(func() time.Duration { return time.Hour })})
 				s.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
 					sleep(ctx, dialTimeout) // as dial does
 					return nil, errors.New("connect: i/o timeout")
@@ -75,23 +69,17 @@ func TestNoConnectionToPublish(t *testing.T) {
 	}
 }
 
-// answersAt is a limiter that gives no answer until a time.
-type answersAt struct{ until time.Time }
-
-func (o answersAt) GetDelay(context.Context, string) (time.Duration, error) {
-	if time.Now().Before(o.until) {
-		return 0, errors.New("the storage is down")
-	}
-	return 0, nil
-}
-
-func (answersAt) ReturnToken(context.Context, string) error { return nil }
-
 // A message that waits for a limiter without an answer asks again before it expires.
 func TestLimiterAnswersBeforeTheExpiration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, handled := time.Now(), make(chan time.Duration, 1)
-		s := taking(t, Options{Limiter: answersAt{began.Add(16 * time.Second)}, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
+		limiter := limiterOf(func(string) error {
+			if time.Since(began) < 16*time.Second {
+				return errors.New("the storage is down")
+			}
+			return nil
+		})
+		s := taking(t, Options{Limiter: limiter, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			handled <- time.Since(began)
 			return nil
 		})})
@@ -145,24 +133,18 @@ func TestCrowdedOut(t *testing.T) {
 	})
 }
 
-// quits is a limiter that ends its goroutine, as testing's FailNow does, for all entities but one.
-type quits struct{ but string }
-
-func (q quits) GetDelay(_ context.Context, entity string) (time.Duration, error) {
-	if entity != q.but {
-		runtime.Goexit()
-	}
-	return 0, nil
-}
-
-func (quits) ReturnToken(context.Context, string) error { return nil }
-
-// A message whose limiter ends the goroutine gives its places back.
+// A message whose limiter ends the goroutine, as testing's FailNow does, gives its places back.
 func TestLimiterEndsTheGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const handlers = 4
 		ran := make(chan bool, 1)
-		s := taking(t, Options{Handlers: handlers, Prefetch: 100, Limiter: quits{"good"}, Attempts: 1, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
+		limiter := limiterOf(func(entity string) error {
+			if entity != "good" {
+				runtime.Goexit()
+			}
+			return nil
+		})
+		s := taking(t, Options{Handlers: handlers, Prefetch: 100, Limiter: limiter, Attempts: 1, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			ran <- true
 			return nil
 		})})

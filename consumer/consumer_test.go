@@ -56,9 +56,7 @@ func (l *once) ReturnToken(context.Context, string) error {
 }
 
 func TestPostponedMessagesComeBackWhenDue(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	const n = 2000
 	b.publish(queue, numbered(0, n)...)
 	limiter := each(t, func(int) time.Duration { return rand.N(9 * time.Second) })

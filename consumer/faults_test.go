@@ -85,9 +85,7 @@ func each(t testing.TB, delay func(i int) time.Duration) *once {
 }
 
 func TestBrokerIsKilled(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	const n = 1000
 	queue := "orders"
 	b.declare(queue, Quorum)
@@ -332,9 +330,7 @@ func TestNodeIsLost(t *testing.T) {
 
 // A broker that stops answering, wherever a connection is on its way up, does not keep Run.
 func TestBrokerFreezesWhileConnecting(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	for _, bytes := range []int64{1, 500, 530, 560, 600, 700} { // the handshake ends between 500 and 600
 		_, url := through(t, b.url, bytes)
 		c := made(t, Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
@@ -352,9 +348,7 @@ func TestBrokerFreezesWhileConnecting(t *testing.T) {
 // The broker closes the channels while a handler runs, and delivers its message again. The first delivery must leave no copy,
 // or each round would double the message.
 func TestBrokerClosesTheChannel(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	queue := b.queue()
 	var runs atomic.Int64
 	stop := running(t, Options{
@@ -385,9 +379,7 @@ func TestBrokerClosesTheChannel(t *testing.T) {
 // A handler that takes longer than the broker's consumer timeout. Up to RabbitMQ 4.2 the broker closes the channel; from
 // 4.3 on a quorum queue takes the message back and cancels the consumer, and the handler goes on.
 func TestBrokerTakesAMessageBack(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	queue := "orders"
 	b.declare(queue, Quorum)
 	ctl(t, server, "eval", "application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 200).")
@@ -420,9 +412,7 @@ func TestBrokerTakesAMessageBack(t *testing.T) {
 
 // A broker that hangs for a while, first while the delay queues are being declared, loses nothing.
 func TestBrokerHangs(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	queue := b.queue()
 	const n = 1000
 	var l ledger
@@ -502,9 +492,7 @@ func TestQueuesAreDeleted(t *testing.T) {
 // A broker that is short of memory takes no messages from publishers. Messages that need no publishing go on, and the others
 // go on when the alarm is over.
 func TestBrokerIsBlocked(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	queue := b.queue()
 	b.publish(queue, numbered(0, 100)...)
 	alarm := func(fraction string) {

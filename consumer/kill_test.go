@@ -51,12 +51,9 @@ func victim(ctx context.Context, j job) error {
 // A process that is killed, wherever its messages are, loses none.
 func TestProcessIsKilled(t *testing.T) {
 	t.Parallel()
-	b := connect(t, useBroker(t))
 	for _, at := range []step{stored, confirmed, heldBack} {
 		t.Run(string(at), func(t *testing.T) {
-			t.Parallel()
-			b := connect(t, b.url)
-			queue := b.queue()
+			b, queue := beside(t)
 			const kills, perKill = 3, 80
 			n := 0
 			publish := func() {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/wheel"
 )
 
@@ -15,12 +14,9 @@ import (
 // layout drains the old queues. Consumers of both layouts also run side by side.
 func TestLayoutsDrainEachOther(t *testing.T) {
 	t.Parallel()
-	b := connect(t, useBroker(t))
 	for _, few := range []bool{true, false} {
 		t.Run(fmt.Sprint("few first ", few), func(t *testing.T) {
-			t.Parallel()
-			b := connect(t, b.url)
-			queue := b.queue()
+			b, queue := beside(t)
 			t.Cleanup(func() { b.deleteAll(delayQueuesOf(&wheel.Few, queue)...) })
 			const n = 200
 			var l ledger
@@ -43,9 +39,7 @@ func TestLayoutsDrainEachOther(t *testing.T) {
 
 // With few queues all messages come back, none early. TestTakeHolds and TestWheel prove that a Consumer is as exact with them.
 func TestFewQueues(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	t.Cleanup(func() { b.deleteAll(delayQueuesOf(&wheel.Few, queue)...) })
 	const n = 1000
 	var l ledger
@@ -68,9 +62,7 @@ func TestFewQueues(t *testing.T) {
 func TestIdleQueuesAreRemoved(t *testing.T) {
 	for _, queues := range []QueueType{Quorum, Classic} {
 		t.Run(string(queues), func(t *testing.T) {
-			t.Parallel()
-			server := servers.OwnRabbitMQ(t)
-			b := connect(t, server.URL())
+			server, b := alone(t)
 			b.declare("orders", Quorum)
 			const idle = 12 * time.Second
 			existing := func() int { // without a look at them, which renews classic queues

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/drip-go/drip/internal/servers"
 )
 
 // Deliveries that stall are logged once, and when they go on.
@@ -76,9 +74,7 @@ func TestDurationsAreLoggedAsText(t *testing.T) {
 // The log says when the broker accepts no messages, when a delay queue was deleted and when a policy throws messages out of
 // one. Those that were thrown out are not put back there, again and again.
 func TestWhatOthersDoIsLogged(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	b.declare("orders", Quorum)
 	var l ledger
 	var log lines

@@ -210,9 +210,7 @@ func (b *broker) typed(t QueueType) string {
 	b.t.Helper()
 	name := b.queue()
 	if t != Classic {
-		_, err := b.ch.QueueDelete(name, false, false, false)
-		b.must(err)
-		b.declare(name, t)
+		b.replace(name, amqp.Table{amqp.QueueTypeArg: string(t)})
 	}
 	return name
 }

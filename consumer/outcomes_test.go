@@ -41,8 +41,7 @@ func (b *broker) letter(queue string) amqp.Delivery {
 }
 
 func TestOutcomes(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
+	b, queue := beside(t)
 	rows := map[string]struct {
 		handle   func(attempt int) error
 		entity   EntityFunc
@@ -88,7 +87,6 @@ func TestOutcomes(t *testing.T) {
 			reason: "failed", text: "of 3: no such invoice", final: true,
 		},
 	}
-	queue := b.queue()
 	limiter := buckettest.New(t, drip.Options{Start: time.Unix(0, 0)})
 	var mu sync.Mutex
 	handled := map[string]int{}
@@ -191,9 +189,7 @@ func throttledIf(fail bool) error {
 }
 
 func TestMessageIsUnchangedAfter200Postponements(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	exchange := queue + ".exchange"
 	b.must(b.ch.ExchangeDeclare(exchange, "direct", false, false, false, false, nil))
 	b.must(b.ch.QueueBind(queue, "shop.a", exchange, false, nil))
@@ -263,7 +259,6 @@ func (f limiterFunc) ReturnToken(context.Context, string) error               { 
 
 func TestGivesUp(t *testing.T) {
 	t.Parallel()
-	b := connect(t, useBroker(t))
 	for name, c := range map[string]struct {
 		set                     func(*Options)
 		asked                   int // how often the limiter postpones it, by 30 ms
@@ -285,11 +280,10 @@ func TestGivesUp(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := connect(t, b.url)
+			b, queue := beside(t)
 			var asked atomic.Int64
 			o := Options{
-				URL: b.url, Queue: b.queue(), Entity: byID, Logger: quiet, RetryDelay: time.Millisecond,
+				URL: b.url, Queue: queue, Entity: byID, Logger: quiet, RetryDelay: time.Millisecond,
 				Limiter: limiterFunc(func() time.Duration {
 					if int(asked.Add(1)) <= c.asked {
 						return 30 * time.Millisecond
@@ -305,8 +299,8 @@ func TestGivesUp(t *testing.T) {
 			}
 			c.set(&o)
 			stop := running(t, o)
-			b.publish(o.Queue, amqp.Publishing{MessageId: "m", Headers: amqp.Table{"shop": "a"}, Body: []byte("body")})
-			d := b.letter(o.Queue)
+			b.publish(queue, amqp.Publishing{MessageId: "m", Headers: amqp.Table{"shop": "a"}, Body: []byte("body")})
+			d := b.letter(queue)
 			h := d.Headers
 			if h[headerReason] != c.reason || h[headerAttempts] != c.attempts || c.postponements != 0 && h[headerPostponements] != c.postponements {
 				t.Errorf("the dead letter says %v", h)
@@ -318,7 +312,7 @@ func TestGivesUp(t *testing.T) {
 				t.Errorf("the dead letter is not the message: %v %q", h, d.Body)
 			}
 			stop()
-			if n := b.ready(o.Queue); n != 0 {
+			if n := b.ready(queue); n != 0 {
 				t.Errorf("%d copies are left", n)
 			}
 		})
@@ -421,9 +415,7 @@ func TestHandlerOutlivesItsLease(t *testing.T) {
 }
 
 func TestRunSaysWhyItCannotBegin(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	other := b.queue()
 	for _, prefix := range []string{".drip.", ".drip.due."} {
 		_, err := b.ch.QueueDeclare(other+prefix+"v1.250ms.00", true, false, false, false, nil) // a classic one, without TTL
@@ -447,11 +439,9 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 
 func TestShutdown(t *testing.T) {
 	t.Parallel()
-	b := connect(t, useBroker(t))
 	t.Run("waits for handlers", func(t *testing.T) {
-		t.Parallel()
-		b := connect(t, b.url)
-		queue, l := b.queue(), &free{}
+		b, queue := beside(t)
+		l := &free{}
 		started, release := make(chan struct{}, 100), make(chan struct{})
 		stop := running(t, Options{
 			URL: b.url, Queue: queue, Limiter: l, Entity: byID, Prefetch: 10,
@@ -478,9 +468,8 @@ func TestShutdown(t *testing.T) {
 		}
 	})
 	t.Run("not for ever", func(t *testing.T) {
-		t.Parallel()
-		b := connect(t, b.url)
-		queue, started, release := b.queue(), make(chan struct{}), make(chan struct{})
+		b, queue := beside(t)
+		started, release := make(chan struct{}), make(chan struct{})
 		defer close(release)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := begin(ctx, made(t, Options{
@@ -501,15 +490,14 @@ func TestShutdown(t *testing.T) {
 	})
 	// A handler that is told to end says so in one way or another; nothing of that counts.
 	t.Run("takes back from handlers", func(t *testing.T) {
-		t.Parallel()
-		b := connect(t, b.url)
+		b, queue := beside(t)
 		says := map[string]func(ctx context.Context) error{
 			"its context's error": func(ctx context.Context) error { return ctx.Err() },
 			"that it is no use":   func(ctx context.Context) error { return Permanent(ctx.Err()) },
 			"that it was refused": func(ctx context.Context) error { return Throttled(time.Hour, ctx.Err()) },
 			"nothing, it panics":  func(ctx context.Context) error { panic(ctx.Err()) },
 		}
-		queue, started := b.queue(), make(chan struct{})
+		started := make(chan struct{})
 		bucket := buckettest.New(t, drip.Options{Size: 10})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := begin(ctx, made(t, Options{

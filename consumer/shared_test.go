@@ -20,9 +20,7 @@ func byType(d *amqp.Delivery) (string, error) { return d.Type, nil }
 
 // Messages say which shared limits they are within: one that is closed holds up nothing else.
 func TestWithin(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 5}}})
 	b.must(bucket.Pause(t.Context(), drip.SharedID("search"), time.Hour))
 	var h handled
@@ -56,9 +54,7 @@ func TestWithin(t *testing.T) {
 
 // Urgent messages pass thousands of their shop that wait.
 func TestUrgent(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	const urgent, backlog = 5, 3000
 	bucket := buckettest.New(t, drip.Options{Size: 20, RefreshRate: 10, Concurrency: 100, Shared: map[string]drip.Limit{"app": {Size: 20, RefreshRate: 10}}})
 	var h handled
@@ -97,9 +93,7 @@ func TestUrgent(t *testing.T) {
 
 // A message that cannot run before its deadline goes to the dead letters at once, whatever limit it waits for.
 func TestDeadline(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 2, RefreshRate: 2, RefreshInterval: 1000 * time.Hour, Shared: map[string]drip.Limit{"app": {Size: 100}}})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType, RetryDelay: time.Hour,
@@ -150,9 +144,7 @@ func TestDeadline(t *testing.T) {
 
 // A refusal by the app's limit closes that for every shop, and leaves the shop its burst.
 func TestThrottledByASharedLimit(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 40, RefreshRate: 1, RefreshInterval: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 100}}})
 	var h handled
 	refused := make(chan time.Time, 1)

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/drip-go/drip/internal/servers"
 )
 
 // takesItsTime consumes until a signal and has handlers that never return. The second signal is the process's end, as
@@ -35,9 +33,7 @@ func takesItsTime(ctx context.Context, j job) error {
 }
 
 func TestSecondSignalEndsAtOnce(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	b.publish(queue, numbered(0, 1)...)
 	handling := make(chan string, 1)
 	cmd, _, wait := process(t, job{Kind: "takes its time", RabbitMQ: b.url, Queue: queue}, func(line string) { handling <- line })
@@ -53,9 +49,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 
 // When Run ends under load each message is handled once or still there, and no token is out.
 func TestShutdownUnderLoad(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	const n = 2000
 	b.publish(queue, numbered(0, n)...)
 	var l ledger
@@ -100,12 +94,8 @@ func TestShutdownUnderLoad(t *testing.T) {
 
 // Handlers that return nil in the grace after the drain time have handled their messages. The broker takes their acknowledgements in.
 func TestHandledAfterTheDrainTime(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	_, err := b.ch.QueueDelete(queue, false, false, false)
-	b.must(err)
-	b.declare(queue, Quorum)
+	b, queue := beside(t)
+	b.replace(queue, amqp.Table{amqp.QueueTypeArg: "quorum"})
 	const n = 500
 	b.publish(queue, numbered(0, n)...)
 	var l ledger
@@ -167,9 +157,7 @@ func (l returning) ReturnToken(ctx context.Context, id string) error {
 
 // A queue that does not answer the end of its consumer keeps the other one's consumer no longer.
 func TestBothConsumersEndAtOnce(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	p, url := through(t, b.url, 0)
 	var cancels atomic.Int64
 	both := make(chan struct{})
@@ -222,9 +210,7 @@ func TestShutdownDelaysNothing(t *testing.T) {
 
 // A broker that takes no messages does not keep Run: what waits to be postponed is given back.
 func TestShutdownWhileBlocked(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	queue := b.queue()
 	const n = 100
 	b.publish(queue, numbered(0, n)...)

@@ -94,9 +94,7 @@ func TestExclusiveQueueIsNoWorkQueue(t *testing.T) {
 
 // A handler that needs longer than the drain time does not hide why Run has ended.
 func TestQueueBecomesAStream(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	begun := make(chan bool, 1)
 	ended := begin(t.Context(), made(t, Options{
 		URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: time.Millisecond,
@@ -104,34 +102,20 @@ func TestQueueBecomesAStream(t *testing.T) {
 	}))
 	b.publish(queue, numbered(0, 1)...)
 	<-begun
-	b.becomesStream(queue)
+	b.replace(queue, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
 	b.endsRun(queue, ended)
 }
 
 // A publisher may set the header that a stream adds. If the queue is known to be none, that costs no message a delivery.
 func TestStreamHeaderCostsNothing(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	_, err := b.ch.QueueDelete(queue, false, false, false)
-	b.must(err)
-	_, err = b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": 0})
-	b.must(err)
+	b, queue := beside(t)
+	b.replace(queue, amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": 0})
 	messages := numbered(0, 20)
 	messages[0].Headers = amqp.Table{"x-stream-offset": int64(1)}
 	b.publish(queue, messages...)
 	var l ledger
 	running(t, Options{URL: b.url, Queue: queue, Prefetch: 1, Limiter: &free{}, Entity: byID, Handler: &l, Logger: quiet})
 	eventuallyIn(t, time.Minute, "all are handled", func() bool { return l.count() == 20 })
-}
-
-// becomesStream puts a stream in the place of a queue.
-func (b *broker) becomesStream(queue string) {
-	b.t.Helper()
-	_, err := b.ch.QueueDelete(queue, false, false, false)
-	b.must(err)
-	_, err = b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
-	b.must(err)
 }
 
 // endsRun publishes to a stream until Run has ended, with ErrQueue.
@@ -163,9 +147,7 @@ func user(t *testing.T, server *servers.RabbitMQ, name, configure, write, read s
 
 // The permissions of docs/operating.md are enough, and where one is missing the error says so at the start.
 func TestPermissions(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	b.declare("orders", Quorum)
 	const configure, write, read = `^orders\.drip\.`, `^amq\.default$`, `^orders(\.drip\..+)?$`
 	o := Options{URL: user(t, server, "enough", configure, write, read), Queue: "orders", Entity: byID, Handler: &ledger{}, Logger: quiet, Limiter: &free{}}
@@ -187,15 +169,13 @@ func TestPermissions(t *testing.T) {
 	o.URL = strings.Replace(server.URL(), "guest:guest", "write:secret", 1)
 	cannot(t, o, nil, "docs/operating.md lists the permissions that drip needs")
 	// For a user who may not configure the work queue, the first message shows that the queue is a stream.
-	b.becomesStream("orders")
+	b.replace("orders", amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
 	o.URL = strings.Replace(server.URL(), "guest:guest", "enough:secret", 1)
 	ended := begin(t.Context(), made(t, o))
 	eventually(t, "it has begun", func() bool { return b.consumers("orders.drip.due") > 0 })
 	b.endsRun("orders", ended)
 	// A publisher that says so does not make it one.
-	_, err := b.ch.QueueDelete("orders", false, false, false)
-	b.must(err)
-	b.declare("orders", Quorum)
+	b.replace("orders", amqp.Table{amqp.QueueTypeArg: "quorum"})
 	o.URL, o.Limiter = server.URL(), &free{}
 	running(t, o)
 	b.publish("orders", amqp.Publishing{MessageId: "forged", Headers: amqp.Table{"x-stream-offset": int64(1)}})
@@ -224,12 +204,9 @@ func TestFeatureFlags(t *testing.T) {
 // A broker that dies while a connection begins has not refused it, though the client says so.
 func TestBrokerDiesInTheHandshake(t *testing.T) {
 	t.Parallel()
-	b := connect(t, useBroker(t))
 	for name, method := range map[string]byte{"start-ok": 11, "open": 40} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := connect(t, b.url)
-			queue := b.queue()
+			b, queue := beside(t)
 			p, url := through(t, b.url, 0)
 			var seen atomic.Int64
 			p.through(func(f frame) bool {
@@ -254,9 +231,7 @@ func TestBrokerDiesInTheHandshake(t *testing.T) {
 
 // A broker that is down at the start is waited for.
 func TestBrokerIsDownAtTheStart(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	b.declare("orders", Quorum)
 	b.publish("orders", numbered(0, 10)...)
 	ctl(t, server, "stop_app")

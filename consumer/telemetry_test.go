@@ -32,9 +32,7 @@ func postponing(n int64, delay time.Duration) limiterFunc {
 
 // From the publisher to the handler it is one trace, however often the message was postponed in between and whatever for.
 func TestTraceGoesOnOverPostponements(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	var tracers oteltest.Tracers
 	publisher, span := tracers.Tracer("").Start(t.Context(), "send")
 	message := amqp.Publishing{MessageId: "1", Headers: amqp.Table{"tracestate": "vendor=1"}, Body: []byte("four")}
@@ -96,9 +94,7 @@ func TestTraceGoesOnOverPostponements(t *testing.T) {
 
 // Every delivery is counted once, under what became of it.
 func TestMetricsOfAConsumer(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	var meters oteltest.Meters
 	var tracers oteltest.Tracers
 	var refused atomic.Bool

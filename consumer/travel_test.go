@@ -20,9 +20,7 @@ import (
 // A message whose own expiration ends before it may run goes to the dead letters, and its slot to others. One that may run
 // before is handled.
 func TestExpiration(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
@@ -58,9 +56,7 @@ func (l *closesLater) Admit(ctx context.Context, entity string, r drip.Request) 
 
 // A message that is back and would have to wait past its own expiration does not wait in hand either.
 func TestExpirationInHand(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10})
 	var h handled
 	running(t, Options{URL: b.url, Queue: queue, Limiter: &closesLater{Bucket: bucket}, Entity: byID, Handler: &h, Logger: quiet})
@@ -142,9 +138,7 @@ func TestHeadersNamedLikeOurs(t *testing.T) {
 // A dead letter that is moved to the work queue, or to the due queue, is tried again exactly as it was published. A user who
 // may only publish through a named exchange cannot forge such a message.
 func TestDeadLetterIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	exchange := queue + ".exchange"
 	b.must(b.ch.ExchangeDeclare(exchange, "direct", false, true, false, false, nil))
 	b.must(b.ch.QueueBind(queue, "shop.a", exchange, false, nil))

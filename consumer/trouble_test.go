@@ -103,14 +103,10 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 		})
 	})
 	t.Run("Limit", func(t *testing.T) {
-		t.Parallel()
-		b := connect(t, useBroker(t))
-		queue := b.queue()
+		b, queue := beside(t)
 		dead := queue + ".rejected"
-		b.ch.QueueDelete(queue, false, false, false)
-		_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
-		b.must(err)
-		_, err = b.ch.QueueDeclare(dead, false, true, false, false, nil)
+		b.replace(queue, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+		_, err := b.ch.QueueDeclare(dead, false, true, false, false, nil)
 		b.must(err)
 		var l ledger
 		bucket := buckettest.New(t, drip.Options{Size: 1000, RefreshRate: 1000, RefreshInterval: 3 * time.Second})
@@ -129,9 +125,7 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 
 // A handler may end its goroutine or change its message's headers: the message is still settled, with its original headers.
 func TestHandlersEnd(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	headers := amqp.Table{"shop": "a", "list": []any{"x", amqp.Table{"deep": []byte("y")}}}
 	var mu sync.Mutex
 	seen := map[string]int{}
@@ -223,9 +217,7 @@ func TestDelayQueuesRefuse(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := servers.OwnRabbitMQ(t)
-			b := connect(t, server.URL())
+			server, b := alone(t)
 			b.declare("orders", Quorum)
 			var l ledger
 			limiter := each(t, func(i int) time.Duration { return time.Duration(i%3) * 2 * time.Second })
@@ -247,9 +239,7 @@ func TestDelayQueuesRefuse(t *testing.T) {
 
 // If delay queues take no messages, a loop's messages wait in other, later queues.
 func TestDelayQueuesRefuseALoop(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	queue := b.queue()
 	var l ledger
 	bucket := buckettest.New(t, drip.Options{Size: 100, RefreshRate: 100})
@@ -262,9 +252,7 @@ func TestDelayQueuesRefuseALoop(t *testing.T) {
 
 // Where the virtual host has no more queues, a long delay takes several trips through those there are.
 func TestNoMoreQueues(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	b.declare("orders", Quorum)
 	limit := func(queues int) {
 		t.Helper()
@@ -288,9 +276,7 @@ func TestNoMoreQueues(t *testing.T) {
 // A booking ends with its message. When a consumer stops there are no bookings for messages that waited in hand with a ticket
 // of this process, however often it restarts. There are none when all messages are handled.
 func TestRestartsLeaveNoBookings(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 1000})
 	const n = 20
 	var l ledger
@@ -336,9 +322,7 @@ func TestLimitCancelsWhatIsNotPostponed(t *testing.T) {
 
 // An outage of the storage that outlasts a lease spends no attempt.
 func TestOutageSpendsNoAttempt(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	var away atomic.Bool
 	bucket := buckettest.New(t, drip.Options{Size: 100, Lease: 300 * time.Millisecond})
 	var l ledger
@@ -388,9 +372,7 @@ func (w wayward) Renew(ctx context.Context, entity string, l drip.Lease) (drip.L
 
 // A message that waits in hand for a token does not reach the broker's consumer_timeout, which would close the channel for all.
 func TestWaitingInHandIsBounded(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	b.declare("orders", Quorum)
 	ctl(t, server, "eval", "application:set_env(rabbit, consumer_timeout, 9000), application:set_env(rabbit, channel_tick_interval, 200).")
 	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
@@ -441,9 +423,7 @@ func TestHangingEntitiesLeavePlaces(t *testing.T) {
 
 // Handlers bounds the handlers, whatever Prefetch and Hold are.
 func TestHandlersAtOnce(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	var l ledger
 	var now, most atomic.Int64
 	stop := running(t, Options{
@@ -598,9 +578,7 @@ func TestPlaces(t *testing.T) {
 // RabbitMQ 4.0 has, since the message came. The publisher asks no more for such messages, so that others keep their channel.
 // The message stays in its queue until the broker takes it.
 func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
-	t.Parallel()
-	server := servers.OwnRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	queue := b.queue()
 	largest := func(n int) {
 		ctl(t, server, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %d), persistent_term:put(max_message_size, %d).", n, n))
@@ -715,10 +693,7 @@ func TestMessageThatNoQueueTakes(t *testing.T) {
 	server := servers.UseRabbitMQ(t)
 	b := connect(t, server.URL())
 	queue := b.queue()
-	_, err := b.ch.QueueDelete(queue, false, false, false)
-	b.must(err)
-	_, err = b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": 0})
-	b.must(err)
+	b.replace(queue, amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": 0})
 	p, url := through(t, b.url, 0)
 	refused := p.counts(func(f frame) bool { return f.fromBroker && f.is(basicNack) })
 	var l ledger
@@ -764,9 +739,7 @@ func TestLargeHeadersWhenTheDeadLettersRefuse(t *testing.T) {
 
 // A message whose dead letter fits in no frame stays in hand for a while. Given back it would come again at once.
 func TestMessageThatNoFrameTakes(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
+	b, queue := beside(t)
 	var handled atomic.Int64
 	handle := func(context.Context, *amqp.Delivery) error {
 		handled.Add(1)
