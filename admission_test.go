@@ -575,30 +575,6 @@ func TestPlaceIsKept(t *testing.T) {
 	})
 }
 
-func TestSteadyStateAllocatesNothing(t *testing.T) {
-	b := buckettest.New(t, drip.Options{Size: 1 << 30, RefreshRate: 1 << 30})
-	ctx := t.Context()
-	for name, pair := range map[string]func() error{
-		"GetDelay and ReturnToken": func() error {
-			_, err := b.GetDelay(ctx, "classic")
-			return errors.Join(err, b.ReturnToken(ctx, "classic"))
-		},
-		"Admit and Settle": func() error {
-			a, err := b.Admit(ctx, "shop", drip.Request{})
-			return errors.Join(err, b.Settle(ctx, "shop", a.Lease, 1))
-		},
-	} {
-		n := testing.AllocsPerRun(1000, func() {
-			if err := pair(); err != nil {
-				t.Error(err)
-			}
-		})
-		if n != 0 {
-			t.Errorf("%s: %v allocations, want none", name, n)
-		}
-	}
-}
-
 // After Throttled nothing runs before retryAfter is over, also if the refusal came within a millisecond.
 func TestThrottledToTheMicrosecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

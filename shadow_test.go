@@ -468,22 +468,6 @@ func TestShadowForgetsLostTokens(t *testing.T) {
 	})
 }
 
-// An operation beyond Most holds no token of the limits on trial.
-func TestShadowBeyondMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t, Options{Size: 100, Concurrency: 100, Start: time.Unix(0, 0), Shadow: true})
-		s := &Shadow{Bucket: b, Most: 1}
-		defer s.Close()
-		for range 10 {
-			run(t, s, "shop", Request{})
-		}
-		synctest.Wait()
-		if st, err := b.Inspect(t.Context(), ShadowID("shop")); err != nil || st.InUse != 1 {
-			t.Errorf("%d tokens are out, want 1 (%v)", st.InUse, err)
-		}
-	})
-}
-
 // A caller may use its maps and slices again.
 func TestShadowKeepsNoMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -510,7 +494,8 @@ func TestShadowKeepsNoMap(t *testing.T) {
 func TestShadowChecksItsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := Options{Size: 1, RefreshRate: 1, Windows: []Window{{Size: 9, RefreshInterval: time.Hour, Unit: "points"}}, Start: time.Unix(0, 0)}
-		for _, o.Shadow = range []bool{false, true} {
+		for i, shared := range []map[string]Limit{nil, nil, {"app": {Size: 100}, "tried": {Concurrency: 1, Shadow: true}}} {
+			o.Shadow, o.Shared = i > 0, shared // all on trial, its own limit, and beside it a limit that holds
 			s := &Shadow{Bucket: newBucket(t, o)}
 			defer s.Close()
 			for n := range 3 { // the first one would run, and the last one never
@@ -523,6 +508,7 @@ func TestShadowChecksItsLeases(t *testing.T) {
 					{s.Settle(t.Context(), "shop", a.Lease, 1, Costs{"pages": 1}), ErrUnit},
 					{s.Settle(t.Context(), "shop", a.Lease, 1, Costs{"points": -1}), ErrCost},
 					{s.Settle(t.Context(), "shop", a.Lease, -1), ErrCost},
+					{s.Settle(t.Context(), "shop", a.Lease, 1<<41), ErrCost},
 					{s.Settle(t.Context(), "other", a.Lease, 1), ErrNoLease},
 					{s.Cancel(t.Context(), "other", Admission{Lease: a.Lease}), ErrNoLease},
 					{renew, ErrNoLease},
@@ -594,6 +580,9 @@ func TestShadowBeyondMostTogether(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
+		if st, err := b.Inspect(t.Context(), ShadowID("shop")); err != nil || st.InUse != 1 {
+			t.Errorf("%d tokens of the trial are out (%v), want 1", st.InUse, err)
+		}
 		for range n {
 			ok(t, s.Settle(t.Context(), "shop", (<-admitted).Lease, 1))
 		}
