@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -53,19 +52,4 @@ func (l *once) ReturnToken(context.Context, string) error {
 	defer l.mu.Unlock()
 	l.out--
 	return nil
-}
-
-func TestPostponedMessagesComeBackWhenDue(t *testing.T) {
-	b, queue := beside(t)
-	const n = 2000
-	b.publish(queue, numbered(0, n)...)
-	limiter := each(t, func(int) time.Duration { return rand.N(9 * time.Second) })
-	var l ledger
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l})
-	eventually(t, "all messages are handled", func() bool { return l.count() == n })
-	stop()
-	if l.twice() != 0 || limiter.out != 0 {
-		t.Errorf("%d messages were handled twice, %d tokens were not returned", l.twice(), limiter.out)
-	}
-	logLateness(t, limiter.late)
 }

@@ -37,23 +37,27 @@ func TestLayoutsDrainEachOther(t *testing.T) {
 	}
 }
 
-// With few queues all messages come back, none early. TestTakeHolds and TestWheel prove that a Consumer is as exact with them.
-func TestFewQueues(t *testing.T) {
-	b, queue := beside(t)
-	t.Cleanup(func() { b.deleteAll(delayQueuesOf(&wheel.Few, queue)...) })
-	const n = 1000
-	var l ledger
-	limiter := each(t, func(int) time.Duration { return 50*time.Millisecond + rand.N(45*time.Second) })
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, FewQueues: true})
-	b.publish(queue, numbered(0, n)...)
-	eventually(t, "all are handled", func() bool { return l.count() == n })
-	stop()
-	logLateness(t, limiter.late)
-	if l.twice() != 0 || limiter.out != 0 {
-		t.Errorf("%d messages were handled twice, %d tokens were not returned", l.twice(), limiter.out)
-	}
-	if n := len(b.lookAll(delayQueuesOf(&wheel.Few, queue)...)); n != 18 {
-		t.Errorf("there are %d delay queues, want 18", n)
+// All messages come back, none early. TestTakeHolds and TestWheel prove that a Consumer is as exact with few queues.
+func TestMessagesComeBackWhenDue(t *testing.T) {
+	for l, queues := range map[*wheel.Layout]int{&wheel.Standard: 64, &wheel.Few: 18} {
+		t.Run(fmt.Sprint(queues, " queues"), func(t *testing.T) {
+			b, queue := beside(t)
+			t.Cleanup(func() { b.deleteAll(delayQueuesOf(l, queue)...) })
+			const n = 1000
+			var done ledger
+			limiter := each(t, func(int) time.Duration { return 50*time.Millisecond + rand.N(45*time.Second) })
+			stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &done, Logger: quiet, FewQueues: l == &wheel.Few})
+			b.publish(queue, numbered(0, n)...)
+			eventually(t, "all are handled", func() bool { return done.count() == n })
+			stop()
+			logLateness(t, limiter.late)
+			if done.twice() != 0 || limiter.out != 0 {
+				t.Errorf("%d messages were handled twice, %d tokens were not returned", done.twice(), limiter.out)
+			}
+			if n := len(b.lookAll(delayQueuesOf(l, queue)...)); n != queues {
+				t.Errorf("there are %d delay queues, want %d", n, queues)
+			}
+		})
 	}
 }
 

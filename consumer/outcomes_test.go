@@ -319,101 +319,6 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// A message that is given up while it waits gives its slot to others.
-func TestGivingUpReturnsTheSlot(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	for reason, set := range map[string]func(*Options){
-		"postponed too often": func(o *Options) { o.MaxPostponements, o.Hold = 2, 1 }, // no slot in the held queue
-		"too old":             func(o *Options) { o.MaxAge = 200 * time.Millisecond },
-	} {
-		t.Run(reason, func(t *testing.T) {
-			t.Parallel()
-			b := connect(t, b.url)
-			bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1, WaitForToken: 10 * time.Millisecond, Lease: time.Hour})
-			taken := buckettest.Runs(t, bucket, "shop", drip.Request{})
-			o := Options{URL: b.url, Queue: b.queue(), Entity: oneShop, Logger: quiet, Limiter: bucket, Handler: &ledger{}}
-			set(&o)
-			stop := running(t, o)
-			b.publish(o.Queue, numbered(0, 1)...)
-			if h := b.letter(o.Queue).Headers; h[headerReason] != reason {
-				t.Errorf("the dead letter says %v", h)
-			}
-			stop()
-			inUse(t, bucket, 1) // the token of the test
-			b.must(bucket.Settle(t.Context(), "shop", taken.Lease, 1))
-		})
-	}
-}
-
-// A handler that takes longer than its lease may last gets ErrLeaseLost, and its token goes to the next message. Its result
-// is an outcome like any other.
-func TestHandlerOutlivesItsLease(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	begin := func(t *testing.T, attempts int, late func(ctx context.Context) error) (*broker, string, *drip.Bucket, *ledger) {
-		b := connect(t, b.url)
-		queue, l := b.queue(), &ledger{}
-		bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1, Lease: 200 * time.Millisecond, MaxLease: 500 * time.Millisecond})
-		running(t, Options{
-			URL: b.url, Queue: queue, Entity: oneShop, Logger: quiet, Limiter: bucket, Attempts: attempts, RetryDelay: time.Millisecond,
-			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-				if d.MessageId == "0" && OperationOf(ctx).Attempts == 0 {
-					if err := late(ctx); err != nil {
-						return err
-					}
-				}
-				return l.Handle(ctx, d)
-			}),
-		})
-		return b, queue, bucket, l
-	}
-	untilTold := func(ctx context.Context) error {
-		<-ctx.Done()
-		if cause := context.Cause(ctx); cause != ErrLeaseLost {
-			return Permanent(fmt.Errorf("the context ended because of %v", cause))
-		}
-		return ctx.Err()
-	}
-	t.Run("and is tried again", func(t *testing.T) {
-		t.Parallel()
-		b, queue, _, l := begin(t, 2, untilTold)
-		b.publish(queue, numbered(0, 1)...)
-		eventually(t, "the second attempt succeeds", func() bool { return l.count() == 1 })
-		if n := b.count(queue + ".drip.dead"); n != 0 {
-			t.Errorf("%d messages were given up", n)
-		}
-	})
-	t.Run("and is given up", func(t *testing.T) {
-		t.Parallel()
-		b, queue, bucket, _ := begin(t, 1, untilTold)
-		b.publish(queue, numbered(0, 1)...)
-		if text := b.letter(queue).Headers[headerError]; text != ErrLeaseLost.Error()+": context canceled" {
-			t.Errorf("the dead letter says %q", text)
-		}
-		inUse(t, bucket, 0)
-	})
-	t.Run("and does not care", func(t *testing.T) {
-		t.Parallel()
-		started := make(chan struct{})
-		release, letGo := context.WithCancel(t.Context())
-		b, queue, bucket, l := begin(t, 1, func(context.Context) error { close(started); <-release.Done(); return nil })
-		b.publish(queue, numbered(0, 1)...)
-		<-started
-		b.publish(queue, numbered(1, 2)...)
-		eventually(t, "the next has its token", func() bool { return l.among(1, 2) == 1 })
-		letGo()
-		eventually(t, "it is handled all the same", func() bool { return l.count() == 2 })
-		eventually(t, "no token is out", func() bool {
-			status, err := bucket.Inspect(t.Context(), "shop")
-			return err == nil && status.InUse == 0
-		})
-		if n := b.count(queue + ".drip.dead"); l.twice() != 0 || n != 0 {
-			t.Errorf("%d messages were handled twice, %d given up", l.twice(), n)
-		}
-	})
-}
-
 func TestRunSaysWhyItCannotBegin(t *testing.T) {
 	b, queue := beside(t)
 	other := b.queue()
@@ -421,18 +326,25 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 		_, err := b.ch.QueueDeclare(other+prefix+"v1.250ms.00", true, false, false, false, nil) // a classic one, without TTL
 		b.must(err)
 	}
+	stream := b.queue() // a stream keeps acknowledged messages and delivers no message again: it is no work queue
+	b.replace(stream, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
+	exclusive, err := b.ch.QueueDeclare("", false, false, true, false, nil)
+	b.must(err)
 	for name, c := range map[string]struct {
 		url, queue string
+		is         error
 		want       []string
 	}{
-		"no broker":           {"amqp://user:secret@127.0.0.1:1/", queue, []string{"connect to RabbitMQ at 127.0.0.1:1", "connection refused"}},
-		"wrong password":      {strings.Replace(b.url, "guest:guest", "guest:secret", 1), queue, []string{"connect to RabbitMQ at 127.0.0.1", "username or password not allowed"}},
-		"no queue":            {b.url, "nobody.declared.this", []string{`there is no queue "nobody.declared.this"; declare it first`}},
-		"another delay queue": {b.url, other, []string{`queue "` + other + `.drip.`, `v1.250ms.00" exists and is another one than drip needs; delete it`}},
+		"no broker":           {"amqp://user:secret@127.0.0.1:1/", queue, nil, []string{"connect to RabbitMQ at 127.0.0.1:1", "connection refused"}},
+		"wrong password":      {strings.Replace(b.url, "guest:guest", "guest:secret", 1), queue, nil, []string{"connect to RabbitMQ at 127.0.0.1", "username or password not allowed"}},
+		"no queue":            {b.url, "nobody.declared.this", ErrQueue, []string{`there is no queue "nobody.declared.this"; declare it first`}},
+		"another delay queue": {b.url, other, nil, []string{`queue "` + other + `.drip.`, `v1.250ms.00" exists and is another one than drip needs; delete it`}},
+		"a stream":            {b.url, stream, ErrQueue, []string{"is a stream"}},
+		"an exclusive queue":  {b.url, exclusive.Name, ErrQueue, []string{"is exclusive"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cannot(t, Options{URL: c.url, Queue: c.queue, Limiter: &free{}, Entity: byID, Logger: quiet, FailFast: true, Handler: &ledger{}}, nil, c.want...)
+			cannot(t, Options{URL: c.url, Queue: c.queue, Limiter: &free{}, Entity: byID, Logger: quiet, FailFast: c.is == nil, Handler: &ledger{}}, c.is, c.want...)
 		})
 	}
 }

@@ -125,21 +125,3 @@ func essence(d amqp.Delivery, queue string) string {
 	}
 	return s.String()
 }
-
-// A message that passes for a dead letter, with a routing key that no dead letter of it has room for, ends as any other.
-func TestForgedDeadLetterEnds(t *testing.T) {
-	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
-		stop := running(t, Options{
-			URL: b.url, Queue: queue, QueueType: queues, Entity: byID, Logger: quiet, Limiter: &free{},
-			Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return Permanent(errors.New("of no use")) }),
-		})
-		b.publish(queue, amqp.Publishing{
-			MessageId: "forged", Headers: amqp.Table{headerReason: "failed", headerNote: " key=" + strings.Repeat("x", 100_000)},
-		})
-		eventually(t, "it is a dead letter", func() bool { return b.count(queue+".drip.dead") == 1 })
-		stop()
-		if n := b.ready(queue); n != 0 {
-			t.Errorf("%d are left", n)
-		}
-	})
-}

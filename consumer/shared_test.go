@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,45 +48,6 @@ func TestWithin(t *testing.T) {
 	stop()
 	if n := b.waitingIn(queue); n != 1 {
 		t.Errorf("%d messages wait, want the one that is within the closed limit", n)
-	}
-}
-
-// Urgent messages pass thousands of their shop that wait.
-func TestUrgent(t *testing.T) {
-	b, queue := beside(t)
-	const urgent, backlog = 5, 3000
-	bucket := buckettest.New(t, drip.Options{Size: 20, RefreshRate: 10, Concurrency: 100, Shared: map[string]drip.Limit{"app": {Size: 20, RefreshRate: 10}}})
-	var h handled
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: oneShop, Handler: &h,
-		Request: func(d *amqp.Delivery) drip.Request { return drip.Request{Urgent: d.Type == "urgent"} },
-	})
-	began := time.Now()
-	b.publish(queue, numbered(0, backlog)...)
-	eventually(t, "the backlog waits", func() bool { return b.count(queue) == 0 && h.count() >= 20 })
-	t.Logf("%d messages were published and postponed in %v", backlog, time.Since(began))
-	var before [urgent]int // how many had run
-	for i := range before {
-		before[i] = h.count()
-		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint("urgent ", i), Type: "urgent"})
-	}
-	eventually(t, "the urgent ones are handled", func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for i := range before {
-			if h.ops[fmt.Sprint("urgent ", i)] == nil {
-				return false
-			}
-		}
-		return true
-	})
-	stop()
-	for i := range before {
-		id := fmt.Sprint("urgent ", i)
-		first := slices.Index(h.ids, id) - before[i]
-		t.Logf("%d ran before %s, which was postponed %d times", first, id, h.ops[id].Postponements)
-		if first > backlog/2 {
-			t.Errorf("%d of the %d that waited ran before %s", first, backlog, id)
-		}
 	}
 }
 
@@ -140,54 +100,6 @@ func TestDeadline(t *testing.T) {
 	}
 	stop()
 	inUse(t, bucket, 0)
-}
-
-// A refusal by the app's limit closes that for every shop, and leaves the shop its burst.
-func TestThrottledByASharedLimit(t *testing.T) {
-	b, queue := beside(t)
-	bucket := buckettest.New(t, drip.Options{Size: 40, RefreshRate: 1, RefreshInterval: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 100}}})
-	var h handled
-	refused := make(chan time.Time, 1)
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType,
-		Request: func(d *amqp.Delivery) drip.Request { return drip.Request{Within: []string{d.AppId}} },
-		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-			if d.MessageId == "refused" && OperationOf(ctx).Postponements == 0 {
-				refused <- time.Now()
-				return ThrottledShared("app", 3*time.Second, nil)
-			}
-			return h.Handle(ctx, d)
-		}),
-	})
-	b.publish(queue, amqp.Publishing{MessageId: "refused", Type: "shop", AppId: "app"})
-	closed := <-refused
-	eventually(t, "the bucket knows", func() bool {
-		status, err := bucket.Inspect(t.Context(), drip.SharedID("app"))
-		return err == nil && !status.ClosedUntil.IsZero()
-	})
-	b.publish(queue, amqp.Publishing{MessageId: "other", Type: "other shop", AppId: "app"}, amqp.Publishing{MessageId: "search", Type: "shop", AppId: "search"})
-	const burst = 30
-	for i := range burst {
-		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i), Type: "shop", AppId: "app"})
-	}
-	eventually(t, "all messages are handled", func() bool { return h.count() == burst+3 })
-	stop()
-	if h.ids[0] != "search" {
-		t.Errorf("%s was first, want the one that is not within the app's limit", h.ids[0])
-	}
-	last := time.Duration(0)
-	for id, at := range h.at {
-		waited := at.Sub(closed)
-		last = max(last, waited)
-		if id != "search" && waited < 3*time.Second {
-			t.Errorf("%s ran %v after the refusal", id, waited)
-		}
-	}
-	if last > 30*time.Second { // the shop has 40 at once, and then one a minute
-		t.Errorf("the last one ran %v after the refusal: the shop has lost its burst", last)
-	}
-	if h.ops["refused"].Attempts != 0 {
-		t.Error("a refused call has spent a retry")
-	}
 }
 
 // A loop of one's own tells of a message what Options.Request does.

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -69,27 +68,6 @@ func TestRunsOnce(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Errorf("the first Run = %v", err)
 	}
-}
-
-// A stream keeps acknowledged messages and delivers no message again: it is no work queue.
-func TestStreamIsNoWorkQueue(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := fmt.Sprint("stream", time.Now().UnixNano())
-	_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
-	b.must(err)
-	t.Cleanup(func() { b.delete(queue) })
-	cannot(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet}, ErrQueue, "is a stream")
-}
-
-// A queue that is exclusive to another connection is no work queue either.
-func TestExclusiveQueueIsNoWorkQueue(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := fmt.Sprint("exclusive", time.Now().UnixNano())
-	_, err := b.ch.QueueDeclare(queue, false, false, true, false, nil)
-	b.must(err)
-	cannot(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet}, ErrQueue, "is exclusive")
 }
 
 // A handler that needs longer than the drain time does not hide why Run has ended.
