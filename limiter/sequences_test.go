@@ -9,11 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/drip-go/drip/limiter"
-	"github.com/drip-go/drip/storage/memory"
 )
 
 // A sequence of calls and what each must answer, as in testdata/limiter.json. Times are milliseconds.
@@ -142,17 +140,11 @@ X4 throttled drops only what is saved | 10 30 | 0 consume 0 = 0 | 10000 throttle
 // run plays a sequence: on a limiter in memory, and on one in a storage, which must make no difference.
 func run(t *testing.T, s sequence) {
 	t.Run(s.ID, func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { play(t, s, limiter.Options{}) })
-	})
-	t.Run(s.ID+" in a storage", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { play(t, s, limiter.Options{Storage: memory.New(), Key: "table"}) })
+		both(t, limiter.Options{Limit: s.Limit, Duration: seconds(s.Duration)}, func(t *testing.T, l *limiter.Limiter) { play(t, s, l) })
 	})
 }
 
-func play(t *testing.T, s sequence, o limiter.Options) {
-	o.Limit = s.Limit
-	o.Duration = seconds(s.Duration)
-	l := newLimiter(t, o)
+func play(t *testing.T, s sequence, l *limiter.Limiter) {
 	if s.Duration == 0 {
 		must(t, l.SetDuration(0))
 	}
