@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -346,29 +346,21 @@ func TestAlignmentOfAFixedZone(t *testing.T) {
 // length. Newcomers get nothing of it.
 func TestCalendarBacklog(t *testing.T) {
 	for _, in := range []string{"UTC", "Europe/Berlin"} {
-		b := buckettest.New(t, drip.Options{Size: 50, Align: drip.Daily(zone(t, in)), Start: time.UnixMilli(0)})
-		type message struct {
-			at     time.Time
-			ticket drip.Ticket
-		}
-		now := time.Date(2026, 3, 27, 12, 0, 0, 0, zone(t, in)) // the clocks change on the 29th
-		var queue []message
-		for i := range 230 {
-			queue = append(queue, message{at: now.Add(time.Duration(i))})
-		}
+		begin := time.Date(2026, 3, 27, 12, 0, 0, 0, zone(t, in)).UnixMilli() // the clocks change on the 29th
 		ran, postponed := map[string]int{}, 0
-		for len(queue) > 0 {
-			slices.SortStableFunc(queue, func(x, y message) int { return x.at.Compare(y.at) })
-			m := queue[0]
-			queue = queue[1:]
-			a := buckettest.Admit(t, b, "shop", drip.Request{Now: m.at, Ticket: m.ticket})
-			if a.Delay > 0 {
-				postponed++
-				queue = append(queue, message{m.at.Add(a.Delay), a.Ticket})
-				continue
-			}
-			ran[m.at.In(zone(t, in)).Format(time.DateOnly)]++
-			ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
+		load := buckettest.Load{
+			Options: drip.Options{Size: 50, Align: drip.Daily(zone(t, in))}, End: math.MaxInt64,
+			Runs: func(_ *buckettest.Call, now int64) int64 {
+				ran[time.UnixMilli(now).In(zone(t, in)).Format(time.DateOnly)]++
+				return now
+			},
+		}
+		for range 230 {
+			load.Calls = append(load.Calls, &buckettest.Call{At: begin, Entity: "shop"})
+		}
+		load.Play(t)
+		for _, c := range load.Calls {
+			postponed += c.Postponements
 		}
 		want := map[string]int{"2026-03-27": 50, "2026-03-28": 50, "2026-03-29": 50, "2026-03-30": 50, "2026-03-31": 30}
 		if !maps.Equal(ran, want) {

@@ -527,43 +527,26 @@ func TestDeadlineBehindAGuess(t *testing.T) {
 
 // An urgent operation passes the others of its entity, which are not starved.
 func TestUrgent(t *testing.T) {
-	b, now := shops(t, nil, drip.Options{Size: 2, RefreshRate: 2})
-	ctx := t.Context()
-	due := map[time.Time][]drip.Request{}
-	ask := func(r drip.Request, ran *int) time.Duration {
-		t.Helper()
-		a := buckettest.Admit(t, b, "shop", r)
-		if a.Delay > 0 {
-			r.Ticket = a.Ticket
-			due[now.Add(a.Delay)] = append(due[now.Add(a.Delay)], r)
-			return a.Delay
-		}
-		*ran++
-		ok(t, b.Settle(ctx, "shop", a.Lease, 1))
-		return 0
-	}
-	var bulk, urgent int
-	for range 100 {
-		ask(drip.Request{}, &bulk)
-	}
-	for range 10 {
-		if d := ask(drip.Request{Urgent: true}, &urgent); d > 2*time.Second {
-			t.Fatalf("an urgent one waits %v behind 100 that are not", d)
-		}
-		for end := now.Add(time.Second); now.Before(end); *now = now.Add(10 * time.Millisecond) {
-			come := due[*now]
-			delete(due, *now)
-			for _, r := range come {
-				if r.Urgent {
-					ask(r, &urgent)
-				} else {
-					ask(r, &bulk)
-				}
+	const begin = 1_700_000_000_000
+	ran := map[bool]int{}
+	load := buckettest.Load{
+		Options: drip.Options{Size: 2, RefreshRate: 2}, End: begin + 10_000,
+		Runs: func(c *buckettest.Call, now int64) int64 { ran[c.Request.Urgent]++; return now },
+		Answer: func(c *buckettest.Call, a drip.Admission, _ int64) {
+			if c.Request.Urgent && c.Postponements == 0 && a.Delay > 2*time.Second {
+				t.Errorf("an urgent one waits %v behind 100 that are not", a.Delay)
 			}
-		}
+		},
 	}
-	if urgent < 9 || bulk < 9 {
-		t.Errorf("in 10 s ran %d urgent ones and %d others, want 9 of each at least", urgent, bulk)
+	for range 100 {
+		load.Calls = append(load.Calls, &buckettest.Call{At: begin, Entity: "shop"})
+	}
+	for i := range int64(10) {
+		load.Calls = append(load.Calls, &buckettest.Call{At: begin + 1 + i*1000, Entity: "shop", Request: drip.Request{Urgent: true}})
+	}
+	load.Play(t)
+	if ran[true] < 9 || ran[false] < 9 {
+		t.Errorf("in 10 s ran %d urgent ones and %d others, want 9 of each at least", ran[true], ran[false])
 	}
 }
 
