@@ -478,12 +478,17 @@ func TestInspectAgreesWithTheOpening(t *testing.T) {
 }
 
 func TestTicketText(t *testing.T) {
-	eachPath(t, drip.Options{Size: 1, RefreshRate: 1}, func(t *testing.T, b *clocked) {
-		b.runs(1, newcomer)
-		ticket := b.admit(1, newcomer).Ticket
-		back, err := drip.ParseTicket(ticket.String())
-		if err != nil || back != ticket || ticket.IsZero() || !ticket.Slot().Equal(noon.Add(time.Second)) {
-			t.Errorf("%v became %v, %v", ticket, back, err)
+	o := drip.Options{Size: 1, RefreshRate: 1, Shared: map[string]drip.Limit{"app": {Size: 1}, "orders": {Size: 1}}}
+	eachPath(t, o, func(t *testing.T, b *clocked) {
+		for _, urgent := range []bool{false, true} {
+			b.pass(time.Minute)
+			b.runs(1, newcomer)
+			ticket := buckettest.Admit(t, b, "shop", drip.Request{Urgent: urgent}).Ticket
+			back, err := drip.ParseTicket(ticket.String())
+			if err != nil || back != ticket || ticket.IsZero() || !ticket.Slot().Equal(b.now.Add(time.Second)) {
+				t.Errorf("%v became %v, %v", ticket, back, err)
+			}
+			ok(t, b.Cancel(t.Context(), "shop", drip.Admission{Ticket: back}))
 		}
 	})
 	for _, text := range []string{"x", "1.2.3", "1.2.3.4.5", "2.1.1.1.1.1", "1.1.0.1.1.1", "1.1.1.-1.1.1", "1.1.1.1.1.1x", "1.1.1.1.1.99999999999999999999", " 1.1.1.1.1.1", strings.Repeat("9", 200)} {

@@ -715,24 +715,6 @@ func TestFirstCome(t *testing.T) {
 	}
 }
 
-func TestTicketOfSharedLimits(t *testing.T) {
-	b, _ := shops(t, nil, drip.Options{Size: 1, RefreshRate: 1, Shared: map[string]drip.Limit{"app": {Size: 1}, "orders": {Size: 1}}})
-	var a drip.Admission
-	for range 2 {
-		var err error
-		if a, err = b.Admit(t.Context(), "shop", drip.Request{Urgent: true}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	again, err := drip.ParseTicket(a.Ticket.String())
-	if err != nil || again != a.Ticket || a.Ticket.IsZero() {
-		t.Errorf("ParseTicket(%q) = %v, %v", a.Ticket, again, err)
-	}
-	if err := b.Cancel(t.Context(), "shop", drip.Admission{Ticket: again}); err != nil {
-		t.Errorf("Cancel of a ticket that was a text: %v", err)
-	}
-}
-
 // Inspect tells the cause of a delay that is longer than a closing, of the entity or of a shared limit.
 func TestInspectThenWithinShared(t *testing.T) {
 	o := drip.Options{Size: 2, RefreshRate: 1, Shared: map[string]drip.Limit{"app": {Size: 4, RefreshRate: 1}}}
