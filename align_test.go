@@ -431,10 +431,7 @@ func TestCalendarAfterManyIntervals(t *testing.T) {
 			Align: c.align,
 		})
 		ok(t, err)
-		a, err := b.Admit(t.Context(), "shop", drip.Request{Cost: c.size})
-		if err != nil || a.Delay > 0 {
-			t.Fatal(a, err)
-		}
+		a := buckettest.Runs(t, b, "shop", drip.Request{Cost: c.size})
 		ok(t, b.Settle(t.Context(), "shop", a.Lease, c.cost))
 		if c.changedLimit {
 			size = 90
@@ -462,10 +459,7 @@ func TestCalendarIsNotForgotten(t *testing.T) {
 		clock := func() time.Time { return now }
 		b, err := drip.New(drip.Options{Size: 1000, RefreshRate: 10, Align: c.align, Concurrency: 10, Storage: s, Clock: clock, Start: time.UnixMilli(0)})
 		ok(t, err)
-		a, err := b.Admit(t.Context(), "shop", drip.Request{Cost: 1000})
-		if err != nil || a.Delay > 0 {
-			t.Fatal(a, err)
-		}
+		a := buckettest.Runs(t, b, "shop", drip.Request{Cost: 1000})
 		ok(t, b.Settle(t.Context(), "shop", a.Lease, 1000))
 		until := time.UnixMilli(s.last.Until)
 		if full := c.at.AddDate(0, c.months, c.days); until.Before(full) {
@@ -492,8 +486,7 @@ func TestRaiseOfACalendar(t *testing.T) {
 		b := buckettest.New(t, drip.Options{Size: 10, Align: c.align, Concurrency: 1000, Start: time.UnixMilli(0), Clock: func() time.Time { return now }})
 		ok(t, b.Pin(t.Context(), "shop", drip.Pin{Window: drip.Window{Size: 100, RefreshInterval: c.pinned}, Raise: true}))
 		for range 3 {
-			a, err := b.Admit(t.Context(), "shop", drip.Request{Cost: 10})
-			ok(t, err)
+			a := buckettest.Admit(t, b, "shop", drip.Request{Cost: 10})
 			if got, err := b.Inspect(t.Context(), "shop"); a.Delay > 0 || err != nil || got.Windows[0].Capacity != 90 {
 				t.Errorf("%v at %v: %v, %d left, %v; want 90 of 100", c.align, now, a.Delay, got.Windows[0].Capacity, err)
 			}

@@ -371,10 +371,8 @@ func TestInspectAfterAStepBack(t *testing.T) {
 	ok(t, b.Pause(t.Context(), "shop", time.Millisecond))
 	ok(t, b.Resume(t.Context(), "shop"))
 	now = now.Add(-2500 * time.Millisecond)
-	got, err := b.Inspect(t.Context(), "shop")
-	ok(t, err)
-	a, err := b.Admit(t.Context(), "shop", drip.Request{})
-	ok(t, err)
+	got := buckettest.Inspect(t, b, "shop")
+	a := buckettest.Admit(t, b, "shop", drip.Request{})
 	if a.Delay != got.Delay || a.Bound != got.Bound || got.InUse > 0 || len(got.Leases) > 0 {
 		t.Errorf("Inspect: %v, %v, %d in use; then Admit: %v, %v", got.Delay, got.Bound, got.InUse, a.Delay, a.Bound)
 	}
@@ -384,8 +382,7 @@ func TestInspectAfterAStepBack(t *testing.T) {
 func TestAnnouncedRateOfTokensAlone(t *testing.T) {
 	b := buckettest.New(t, drip.Options{Follow: true, Shared: map[string]drip.Limit{"app": {Concurrency: 2}}})
 	ok(t, b.Announced(t.Context(), drip.SharedID("app"), 5, time.Hour))
-	_, err := b.Admit(t.Context(), "shop", drip.Request{})
-	ok(t, err)
+	buckettest.Admit(t, b, "shop", drip.Request{})
 	if got, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || got.Level != 1 {
 		t.Errorf("the level is %v, %v", got.Level, err)
 	}
