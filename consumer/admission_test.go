@@ -153,9 +153,7 @@ func TestThrottledHasItsToken(t *testing.T) {
 	l := &closing{Bucket: buckettest.New(t, drip.Options{Size: 10, Concurrency: 1})}
 	var p postponed
 	h := Limit(l, oneShop, &p)(HandlerFunc(func(context.Context, *amqp.Delivery) error { return Throttled(time.Hour, nil) }))
-	if err := h.Handle(t.Context(), &amqp.Delivery{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.Handle(t.Context(), &amqp.Delivery{}))
 	if !slices.Equal(l.closed, []bool{true}) || len(p) != 1 || p[0] < 59*time.Minute {
 		t.Errorf("closed when settled: %v; postponed by %v", l.closed, p)
 	}

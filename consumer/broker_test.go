@@ -43,11 +43,17 @@ func alone(t *testing.T) (*servers.RabbitMQ, *broker) {
 	return server, connect(t, server.URL())
 }
 
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (b *broker) must(err error) {
 	b.t.Helper()
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 }
 
 // ctl runs a command of rabbitmqctl and returns its output.
@@ -215,9 +221,7 @@ func eventuallyIn(t testing.TB, limit time.Duration, what string, ok func() bool
 func made(t testing.TB, o Options) *Consumer {
 	t.Helper()
 	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 

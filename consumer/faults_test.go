@@ -143,9 +143,7 @@ rabbitmqctl clear_policy drip-try-again
 	stuck := func() (n int) {
 		for _, queue := range regexp.MustCompile(`<<"orders\.drip\.due\.v1\.[0-9a-z.]*">>,(\d+)`).FindAllStringSubmatch(run(count), -1) {
 			in, err := strconv.Atoi(queue[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			n += in
 		}
 		return n
@@ -284,9 +282,7 @@ func TestNodeIsLost(t *testing.T) {
 	}
 	publish(nodes[0], 0, n/3)
 	conn, err := amqp.Dial(nodes[0].URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	version, _ := conn.Properties["version"].(string)
 	conn.Close()
 	began := time.Now()
@@ -297,9 +293,7 @@ func TestNodeIsLost(t *testing.T) {
 		publish(nodes[lost], from, to)
 		eventually(t, "some are handled", func() bool { return l.count() > from+(to-from)/4 })
 		began := time.Now()
-		if err := nodes[lost].Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, nodes[lost].Kill())
 		defer func() {
 			if t.Failed() {
 				out, err := nodes[next].Ctl(context.Background(), "list_queues", "name", "state", "messages_ready", "messages_unacknowledged", "consumers")
@@ -317,9 +311,7 @@ func TestNodeIsLost(t *testing.T) {
 			eventually(t, "every message is handled", all)
 		}
 		t.Logf("%v after node %d was lost %d messages were missing", time.Since(began), lost, to-l.count())
-		if err := nodes[lost].Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, nodes[lost].Start(t.Context()))
 		eventually(t, "every message is handled", all)
 	}
 	lose(0, 1, n/3, n*2/3)

@@ -132,9 +132,7 @@ func TestLimitLeavesTheBrokersNotes(t *testing.T) {
 		}
 		return nil
 	}))
-	if err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop", Headers: notes}); err != nil {
-		t.Error(err)
-	}
+	must(t, h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop", Headers: notes}))
 }
 
 // Limit panics at once, not with the first message that needs what is missing.

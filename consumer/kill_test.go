@@ -77,9 +77,7 @@ func TestProcessIsKilled(t *testing.T) {
 			_, input, wait := process(t, job{Kind: "victim", RabbitMQ: b.url, Queue: queue}, line)
 			eventually(t, "every message is handled", func() bool { return l.count() == n })
 			input.Close()
-			if err := wait(); err != nil {
-				t.Error(err)
-			}
+			must(t, wait())
 			if left := b.ready(queue) + b.count(queue+".drip.dead"); left > 0 {
 				t.Logf("%d copies are left", left)
 			}

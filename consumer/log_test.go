@@ -34,18 +34,14 @@ func TestStallsAreLogged(t *testing.T) {
 		}
 		second := from.received(2)
 		time.Sleep(time.Hour)
-		if err := from.ack(first); err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.ack(first))
 		from.received(3)
 		time.Sleep(stalledAfter / 2)
 		if log.count(stalls) != 1 || log.count(goesOn) != 1 {
 			t.Errorf("a stall of an hour was logged %d times, its end %d times", log.count(stalls), log.count(goesOn))
 		}
 		time.Sleep(time.Hour)
-		if err := from.giveBack(second); err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.giveBack(second))
 		time.Sleep(time.Minute)
 		if log.count(stalls) != 2 || log.count(goesOn) != 2 {
 			t.Errorf("after a second one %d stalls were logged, %d ends", log.count(stalls), log.count(goesOn))

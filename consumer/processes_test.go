@@ -64,23 +64,15 @@ func child(config string) error {
 func process(t *testing.T, j job, line func(string)) (cmd *exec.Cmd, input io.Closer, wait func() error) {
 	t.Helper()
 	config, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd = exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), jobVariable+"="+string(config))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() {
 		for lines := bufio.NewScanner(out); lines.Scan(); {

@@ -57,9 +57,7 @@ func (f frame) acknowledges() bool { return !f.fromBroker && f.is(basicAck) }
 func through(t testing.TB, rawURL string, most int64) (*proxy, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &proxy{listener: l, most: most, conns: map[net.Conn]bool{}}
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -85,9 +83,7 @@ func through(t testing.TB, rawURL string, most int64) (*proxy, string) {
 func (p *proxy) to(t testing.TB, rawURL string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = u.Host

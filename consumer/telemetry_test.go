@@ -263,9 +263,7 @@ func TestMetricsLeaveSpansOfOthersAlone(t *testing.T) {
 	if v.context(ctx) != ctx {
 		t.Error("the context is another one")
 	}
-	if err := c.o.Handler.Handle(ctx, &m.Delivery); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.o.Handler.Handle(ctx, &m.Delivery))
 	v.failed(errors.New("failure"))
 	v.end(nil)
 	span.End()

@@ -76,15 +76,11 @@ func TestExpirationInHand(t *testing.T) {
 func TestLimitExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, err := newDelayQueues(DelayQueuesOptions{URL: "amqp://localhost/", Queue: "orders"}, quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
 		var h handled
 		limit := Limit(bucket, oneShop, q)(&h)
-		if err := limit.Handle(t.Context(), &amqp.Delivery{Expiration: "1000"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, limit.Handle(t.Context(), &amqp.Delivery{Expiration: "1000"}))
 		err = limit.Handle(t.Context(), &amqp.Delivery{Expiration: "1000"})
 		if !errors.Is(err, ErrExpired) || !IsPermanent(err) {
 			t.Errorf("Handle = %v of one that is to wait for an hour", err)
@@ -212,9 +208,7 @@ func TestPriorityInHand(t *testing.T) {
 func TestExpirationInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, err := newDelayQueues(DelayQueuesOptions{URL: "amqp://localhost/", Queue: "orders"}, quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		began := time.Now()
 		var away atomic.Bool
 		away.Store(true)

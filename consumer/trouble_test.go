@@ -479,9 +479,7 @@ func TestFewPlaces(t *testing.T) {
 func TestPlaceThatAnotherTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlaces(1)
-		if err := p.enter(t.Context(), "other"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.enter(t.Context(), "other"))
 		var waiting sync.WaitGroup
 		waiting.Go(func() {
 			if err := p.enter(t.Context(), "hangs"); err != nil {
@@ -563,9 +561,7 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("%d places, %d entities, %d in line are left", p.taken, len(p.parties), len(p.line))
 		}
 		for range 16 {
-			if err := p.enter(t.Context(), fmt.Sprint(p.taken)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.enter(t.Context(), fmt.Sprint(p.taken)))
 		}
 		began := time.Now()
 		if err := p.enter(t.Context(), "late"); !errors.Is(err, errCrowded) || time.Since(began) != inHand {
