@@ -224,12 +224,6 @@ func crash(t *testing.T, s *suite, at int, url string) {
 	if len(s.ran) > n+twice {
 		t.Errorf("of %d messages some ran more than twice: %d runs", n, len(s.ran))
 	}
-	for i := range entities {
-		s.eventually(s.patience(), "no token is out", func() bool {
-			status, err := b.Inspect(t.Context(), fmt.Sprint(s.name, "-", i))
-			s.must(err)
-			return status.InUse == 0
-		})
-	}
+	s.free(b, s.name+"-", entities)
 	t.Logf("0 of %d lost, %d ran twice", n, twice)
 }

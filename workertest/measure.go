@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
 )
@@ -42,11 +43,7 @@ func Benchmark(b *testing.B, a Adapter, url string) {
 	})
 	handles := map[string]func(context.Context, Queue, func(context.Context, Message) error) error{
 		"Free": func(ctx context.Context, q Queue, handle func(context.Context, Message) error) error {
-			bucket, err := drip.New(drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)})
-			if err != nil {
-				return err
-			}
-			return q.Consume(ctx, bucket, handle)
+			return q.Consume(ctx, buckettest.New(b, drip.Options{Size: 1 << 30, RefreshRate: 1 << 30}), handle)
 		},
 		"Bare": func(ctx context.Context, q Queue, handle func(context.Context, Message) error) error {
 			return q.(Bare).ConsumeBare(ctx, handle)

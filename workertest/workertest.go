@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -276,23 +277,11 @@ func over(times []int64, size, rate int, interval time.Duration) (worst int) {
 	return worst
 }
 
-func (s *suite) bucket(o drip.Options) *drip.Bucket {
-	s.t.Helper()
-	o.Start = time.Unix(0, 0)
-	b, err := drip.New(o)
-	s.must(err)
-	return b
-}
-
-// free fails the test if tokens are out.
-func (s *suite) free(b *drip.Bucket, entities int) {
+// free fails the test if tokens of such entities are out.
+func (s *suite) free(b *drip.Bucket, entity string, entities int) {
 	s.t.Helper()
 	for i := range entities {
-		s.eventually(s.patience(), "no token is out", func() bool {
-			status, err := b.Inspect(s.t.Context(), fmt.Sprint("shop", i))
-			s.must(err)
-			return status.InUse == 0
-		})
+		s.eventually(s.patience(), "no token is out", func() bool { return buckettest.Inspect(s.t, b, fmt.Sprint(entity, i)).InUse == 0 })
 	}
 }
 
@@ -327,7 +316,7 @@ func (w *watched) Admit(ctx context.Context, entity string, r drip.Request) (dri
 // when its slot is there, and runs once. No more messages run than the limit allows.
 func testLimit(t *testing.T, s *suite) {
 	const n, entities, size, rate = 60, 3, 4, 4
-	w := &watched{Bucket: s.bucket(drip.Options{Size: size, RefreshRate: rate, Concurrency: 1000})}
+	w := &watched{Bucket: buckettest.New(t, drip.Options{Size: size, RefreshRate: rate, Concurrency: 1000})}
 	for range 2 {
 		s.consume(w, s.handle)
 	}
@@ -336,7 +325,7 @@ func testLimit(t *testing.T, s *suite) {
 	s.empty()
 	s.once()
 	s.within(size, rate, time.Second)
-	s.free(w.Bucket, entities)
+	s.free(w.Bucket, "shop", entities)
 	for _, r := range s.ran {
 		if r.attempts != 0 {
 			t.Errorf("a message has %d attempts after %d postponements", r.attempts, r.postponements)
@@ -385,7 +374,7 @@ func (l *stubborn) Admit(ctx context.Context, entity string, r drip.Request) (dr
 // A message that is postponed more often than it may be attempted still runs.
 func testAttempts(t *testing.T, s *suite) {
 	s.publish(2, 2)
-	s.consume(&stubborn{Bucket: s.bucket(drip.Options{}), asked: map[string]int{}}, s.handle)
+	s.consume(&stubborn{Bucket: buckettest.New(t, drip.Options{}), asked: map[string]int{}}, s.handle)
 	s.eventually(s.patience()+refusals*(s.Late+2*time.Second), "both messages ran", func() bool { n, _ := s.counts(); return n == 2 })
 	s.once()
 	s.empty()
@@ -398,7 +387,7 @@ func testAttempts(t *testing.T, s *suite) {
 
 // A handler that fails is called again. Its token is back meanwhile.
 func testFailures(t *testing.T, s *suite) {
-	b := s.bucket(drip.Options{Concurrency: 1})
+	b := buckettest.New(t, drip.Options{Concurrency: 1})
 	s.publish(1, 2)
 	s.consume(b, func(ctx context.Context, m Message) error {
 		if s.note(ctx, m) < 3 {
@@ -408,14 +397,14 @@ func testFailures(t *testing.T, s *suite) {
 	})
 	s.eventually(s.patience()+4*s.Again, "both ran three times", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.ran) == 6 })
 	s.empty()
-	s.free(b, 1)
+	s.free(b, "shop", 1)
 }
 
 // When the provider refuses a call, no message of its entity runs until the time that it asked for is over. Messages of other
 // entities run.
 func testThrottled(t *testing.T, s *suite) {
 	const closed = 3 * time.Second
-	b := s.bucket(drip.Options{})
+	b := buckettest.New(t, drip.Options{})
 	var until atomic.Int64
 	s.consume(b, func(ctx context.Context, m Message) error {
 		if m.Entity == "shop0" && until.CompareAndSwap(0, time.Now().Add(closed).UnixNano()) {
@@ -426,7 +415,7 @@ func testThrottled(t *testing.T, s *suite) {
 	})
 	s.must(s.queue.Publish(t.Context(), Message{"refused", "shop0"}))
 	s.eventually(s.patience(), "a call is refused", func() bool { return until.Load() != 0 })
-	s.eventually(s.patience(), "its token is back", func() bool { st, err := b.Inspect(t.Context(), "shop0"); return err == nil && st.InUse == 0 })
+	s.eventually(s.patience(), "its token is back", func() bool { return buckettest.Inspect(t, b, "shop0").InUse == 0 })
 	s.publish(2, 6)
 	s.all(7)
 	s.empty()
@@ -445,13 +434,13 @@ func testThrottled(t *testing.T, s *suite) {
 	if !others {
 		t.Error("nothing of the other entity ran meanwhile")
 	}
-	s.free(b, 2)
+	s.free(b, "shop", 2)
 }
 
 // A handler that returns Later gets its message again then. Other messages of the entity run meanwhile.
 func testLater(t *testing.T, s *suite) {
 	const later = 2 * time.Second
-	b := s.bucket(drip.Options{})
+	b := buckettest.New(t, drip.Options{})
 	var asked atomic.Int64
 	s.publish(1, 5)
 	s.consume(b, func(ctx context.Context, m Message) error {
@@ -498,7 +487,7 @@ func (l *away) Admit(ctx context.Context, entity string, r drip.Request) (drip.A
 // runs once.
 func testOutage(t *testing.T, s *suite) {
 	const n = 10
-	l := &away{Bucket: s.bucket(drip.Options{})}
+	l := &away{Bucket: buckettest.New(t, drip.Options{})}
 	l.gone.Store(true)
 	s.publish(2, n)
 	s.consume(l, s.handle)
@@ -520,7 +509,7 @@ func testOutage(t *testing.T, s *suite) {
 // An operation may take longer than the queue waits for a dead process, and longer than its lease: the worker renews the
 // lease, and the adapter the queue's wait.
 func testLongHandler(t *testing.T, s *suite) {
-	b := s.bucket(drip.Options{Lease: 2 * time.Second})
+	b := buckettest.New(t, drip.Options{Lease: 2 * time.Second})
 	s.publish(1, 2)
 	for range 2 {
 		s.consume(b, func(ctx context.Context, m Message) error {
@@ -536,12 +525,12 @@ func testLongHandler(t *testing.T, s *suite) {
 	s.eventually(s.patience(), "both ran", func() bool { n, _ := s.counts(); return n == 2 })
 	s.empty()
 	s.once()
-	s.free(b, 1)
+	s.free(b, "shop", 1)
 }
 
 // A handler that panics has failed.
 func testPanic(t *testing.T, s *suite) {
-	b := s.bucket(drip.Options{})
+	b := buckettest.New(t, drip.Options{})
 	s.publish(1, 2)
 	s.consume(b, func(ctx context.Context, m Message) error {
 		if s.note(ctx, m) == 1 {
@@ -551,13 +540,13 @@ func testPanic(t *testing.T, s *suite) {
 	})
 	s.eventually(s.patience()+2*s.Again, "both ran twice", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.ran) == 4 })
 	s.empty()
-	s.free(b, 1)
+	s.free(b, "shop", 1)
 }
 
 // A consumer that is stopped ends its handlers first. A handled message is not handled again, and no other message is lost.
 func testShutdown(t *testing.T, s *suite) {
 	const n = 40
-	b := s.bucket(drip.Options{Concurrency: 5})
+	b := buckettest.New(t, drip.Options{Concurrency: 5})
 	var ended atomic.Int64
 	handle := func(ctx context.Context, m Message) error {
 		time.Sleep(200 * time.Millisecond) // whatever the context says
@@ -578,5 +567,5 @@ func testShutdown(t *testing.T, s *suite) {
 	s.eventually(2*s.patience(), "all ran", func() bool { m, _ := s.counts(); return m == n })
 	s.empty()
 	s.once()
-	s.free(b, 1)
+	s.free(b, "shop", 1)
 }
