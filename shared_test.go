@@ -32,27 +32,24 @@ func shops(t *testing.T, s storage.Storage, o drip.Options) (*drip.Bucket, *time
 
 // A message that comes back before its slot keeps the slot, also behind a backlog.
 func TestSharedKeepsTheSlotOfAnEarlyMessage(t *testing.T) {
-	for name, open := range storages {
-		t.Run(name, func(t *testing.T) {
-			b, now := shops(t, open(t), drip.Options{Size: 5, RefreshRate: 5, Shared: map[string]drip.Limit{"app": {Size: 8}}})
-			var first drip.Admission
-			for i := range 30 {
-				a := buckettest.Admit(t, b, fmt.Sprint("shop-", i%3), drip.Request{})
-				if a.Delay > 0 && first.Delay == 0 && i%3 == 0 {
-					first = a
-				}
+	eachPath(t, drip.Options{Size: 5, RefreshRate: 5, Shared: map[string]drip.Limit{"app": {Size: 8}}}, func(t *testing.T, b *clocked) {
+		var first drip.Admission
+		for i := range 30 {
+			a := buckettest.Admit(t, b, fmt.Sprint("shop-", i%3), drip.Request{})
+			if a.Delay > 0 && first.Delay == 0 && i%3 == 0 {
+				first = a
 			}
-			*now = now.Add(first.Delay - time.Millisecond)
-			a, err := b.Admit(t.Context(), "shop-0", drip.Request{Ticket: first.Ticket})
-			if err != nil || a.Delay != time.Millisecond || a.Ticket.Slot() != first.Ticket.Slot() || a.Limit != "app" {
-				t.Errorf("1ms early it gets %+v, %v, want its slot %v", a, err, first.Ticket.Slot())
-			}
-			*now = now.Add(time.Millisecond)
-			if a, err = b.Admit(t.Context(), "shop-0", drip.Request{Ticket: a.Ticket}); err != nil || a.Delay != 0 {
-				t.Errorf("in its slot it gets %+v, %v", a, err)
-			}
-		})
-	}
+		}
+		b.pass(first.Delay - time.Millisecond)
+		a, err := b.Admit(t.Context(), "shop-0", drip.Request{Ticket: first.Ticket})
+		if err != nil || a.Delay != time.Millisecond || a.Ticket.Slot() != first.Ticket.Slot() || a.Limit != "app" {
+			t.Errorf("1ms early it gets %+v, %v, want its slot %v", a, err, first.Ticket.Slot())
+		}
+		b.pass(time.Millisecond)
+		if a, err = b.Admit(t.Context(), "shop-0", drip.Request{Ticket: a.Ticket}); err != nil || a.Delay != 0 {
+			t.Errorf("in its slot it gets %+v, %v", a, err)
+		}
+	})
 }
 
 // beaten is a Get/Set storage in which another process wins some races about a key.
@@ -323,93 +320,89 @@ func TestSharedTokensComeBackAfterAFailure(t *testing.T) {
 }
 
 func TestSharedLimit(t *testing.T) {
-	for name, open := range storages {
-		t.Run(name, func(t *testing.T) {
-			ctx := t.Context()
-			b, now := shops(t, open(t), drip.Options{
-				Size: 4, RefreshRate: 2,
-				Shared: map[string]drip.Limit{"app": {RefreshRate: 5}, "orders": {Size: 3, Concurrency: 2}},
-			})
-			admit := func(shop string, within ...string) drip.Admission {
-				t.Helper()
-				a := buckettest.Admit(t, b, shop, drip.Request{Within: within})
-				return a
+	eachPath(t, drip.Options{
+		Size: 4, RefreshRate: 2,
+		Shared: map[string]drip.Limit{"app": {RefreshRate: 5}, "orders": {Size: 3, Concurrency: 2}},
+	}, func(t *testing.T, b *clocked) {
+		ctx := t.Context()
+		admit := func(shop string, within ...string) drip.Admission {
+			t.Helper()
+			return buckettest.Admit(t, b, shop, drip.Request{Within: within})
+		}
+		var ran []drip.Admission
+		for i := range 4 { // the shop's own limit
+			a := admit("shop-1", "app")
+			if a.Delay != 0 {
+				t.Fatalf("call %d waits %v because of %v of %q", i, a.Delay, a.Bound, a.Limit)
 			}
-			var ran []drip.Admission
-			for i := range 4 { // the shop's own limit
-				a := admit("shop-1", "app")
-				if a.Delay != 0 {
-					t.Fatalf("call %d waits %v because of %v of %q", i, a.Delay, a.Bound, a.Limit)
-				}
-				ran = append(ran, a)
-			}
-			if a := admit("shop-1", "app"); a.Delay == 0 || a.Limit != "" || a.Bound != drip.BoundWindow {
-				t.Errorf("the fifth call of a shop that has 4: %+v, want it to wait for its own window", a)
-			} else if err := b.Cancel(ctx, "shop-1", a); err != nil {
+			ran = append(ran, a)
+		}
+		if a := admit("shop-1", "app"); a.Delay == 0 || a.Limit != "" || a.Bound != drip.BoundWindow {
+			t.Errorf("the fifth call of a shop that has 4: %+v, want it to wait for its own window", a)
+		} else if err := b.Cancel(ctx, "shop-1", a); err != nil {
+			t.Error(err)
+		}
+		if a := admit("shop-2", "app"); a.Delay != 0 {
+			t.Fatalf("the app's fifth call waits %v", a.Delay)
+		}
+		a := admit("shop-3", "app")
+		if a.Delay != time.Second || a.Limit != "app" || a.Bound != drip.BoundWindow {
+			t.Errorf("the app's sixth call: %+v, want it to wait a second for the window of the app", a)
+		}
+		if b := admit("shop-3", []string{}...); b.Delay != 0 && b.Limit != "app" {
+			t.Errorf("within all: %+v", b)
+		}
+		if status, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || status.Windows[0].Capacity != 0 || status.InUse != 5 {
+			t.Errorf("the app: %+v, %v; want no capacity and 5 in use", status, err)
+		}
+		if status, err := b.Inspect(ctx, "shop-9"); err != nil || status.Limit != "app" || status.Delay == 0 {
+			t.Errorf("a newcomer: %+v, %v; want it to wait for the app", status, err)
+		}
+		for i, a := range ran {
+			if err := b.Settle(ctx, "shop-1", a.Lease, i%2); err != nil { // two of them cost nothing
 				t.Error(err)
 			}
-			if a := admit("shop-2", "app"); a.Delay != 0 {
-				t.Fatalf("the app's fifth call waits %v", a.Delay)
+			if err := b.Settle(ctx, "shop-1", a.Lease, 1); !errors.Is(err, drip.ErrNoLease) {
+				t.Errorf("settled twice: %v", err)
 			}
-			a := admit("shop-3", "app")
-			if a.Delay != time.Second || a.Limit != "app" || a.Bound != drip.BoundWindow {
-				t.Errorf("the app's sixth call: %+v, want it to wait a second for the window of the app", a)
-			}
-			if b := admit("shop-3", []string{}...); b.Delay != 0 && b.Limit != "app" {
-				t.Errorf("within all: %+v", b)
-			}
-			if status, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || status.Windows[0].Capacity != 0 || status.InUse != 5 {
-				t.Errorf("the app: %+v, %v; want no capacity and 5 in use", status, err)
-			}
-			if status, err := b.Inspect(ctx, "shop-9"); err != nil || status.Limit != "app" || status.Delay == 0 {
-				t.Errorf("a newcomer: %+v, %v; want it to wait for the app", status, err)
-			}
-			for i, a := range ran {
-				if err := b.Settle(ctx, "shop-1", a.Lease, i%2); err != nil { // two of them cost nothing
-					t.Error(err)
-				}
-				if err := b.Settle(ctx, "shop-1", a.Lease, 1); !errors.Is(err, drip.ErrNoLease) {
-					t.Errorf("settled twice: %v", err)
-				}
-			}
-			if status, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || status.Windows[0].Capacity != 2 || status.InUse != 1 {
-				t.Errorf("the app: %+v, %v; want a capacity of 2 and 1 in use", status, err)
-			}
+		}
+		if status, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || status.Windows[0].Capacity != 2 || status.InUse != 1 {
+			t.Errorf("the app: %+v, %v; want a capacity of 2 and 1 in use", status, err)
+		}
 
-			*now = now.Add(time.Second)
-			if back, err := b.Admit(ctx, "shop-3", drip.Request{Ticket: a.Ticket, Within: []string{"app"}}); err != nil || back.Delay != 0 {
-				t.Errorf("back with its ticket: %+v, %v; want it to run", back, err)
-			}
-			// Tokens: two at once at the endpoint.
-			one := admit("shop-4", "orders")
-			admit("shop-5", "orders")
-			if a := admit("shop-6", "orders"); a.Delay == 0 || a.Limit != "orders" || a.Bound != drip.BoundTokens {
-				t.Errorf("the third at once: %+v, want it to wait for a token of orders", a)
-			}
-			renewed, err := b.Renew(ctx, "shop-4", one.Lease)
-			ok(t, err)
-			ok(t, b.Settle(ctx, "shop-4", renewed, 1))
+		b.pass(time.Second)
+		if back, err := b.Admit(ctx, "shop-3", drip.Request{Ticket: a.Ticket, Within: []string{"app"}}); err != nil || back.Delay != 0 {
+			t.Errorf("back with its ticket: %+v, %v; want it to run", back, err)
+		}
+		// Tokens: two at once at the endpoint.
+		one := admit("shop-4", "orders")
+		admit("shop-5", "orders")
+		if a := admit("shop-6", "orders"); a.Delay == 0 || a.Limit != "orders" || a.Bound != drip.BoundTokens {
+			t.Errorf("the third at once: %+v, want it to wait for a token of orders", a)
+		}
+		renewed, err := b.Renew(ctx, "shop-4", one.Lease)
+		ok(t, err)
+		ok(t, b.Settle(ctx, "shop-4", renewed, 1))
 
-			// A closing of the app holds all entities within it, and no others.
-			ok(t, b.Throttled(ctx, drip.SharedID("app"), 10*time.Second))
-			if a := admit("shop-7", "app"); a.Delay < 10*time.Second || a.Limit != "app" || a.Bound != drip.BoundClosed {
-				t.Errorf("the app is closed: %+v", a)
-			}
-			if a := admit("shop-7", "orders"); a.Limit == "app" {
-				t.Errorf("not within the app: %+v", a)
-			}
-			ok(t, b.Resume(ctx, drip.SharedID("app")))
-			*now = now.Add(2 * time.Second)
-			if a := admit("shop-8", "app"); a.Delay != 0 {
-				t.Errorf("the app is open: %+v", a)
-			}
-			*now = now.Add(2 * time.Minute) // those with tickets and leases are lost
-			if d, err := b.GetDelay(ctx, "shop-8"); err != nil || d != 0 {
-				t.Errorf("GetDelay = %v, %v", d, err)
-			}
-			ok(t, b.ReturnToken(ctx, "shop-8"))
-		})
-	}
+		// A closing of the app holds all entities within it, and no others.
+		ok(t, b.Throttled(ctx, drip.SharedID("app"), 10*time.Second))
+		if a := admit("shop-7", "app"); a.Delay < 10*time.Second || a.Limit != "app" || a.Bound != drip.BoundClosed {
+			t.Errorf("the app is closed: %+v", a)
+		}
+		if a := admit("shop-7", "orders"); a.Limit == "app" {
+			t.Errorf("not within the app: %+v", a)
+		}
+		ok(t, b.Resume(ctx, drip.SharedID("app")))
+		b.pass(2 * time.Second)
+		if a := admit("shop-8", "app"); a.Delay != 0 {
+			t.Errorf("the app is open: %+v", a)
+		}
+		b.pass(2 * time.Minute) // those with tickets and leases are lost
+		if d, err := b.GetDelay(ctx, "shop-8"); err != nil || d != 0 {
+			t.Errorf("GetDelay = %v, %v", d, err)
+		}
+		ok(t, b.ReturnToken(ctx, "shop-8"))
+	})
 }
 
 func TestSharedErrors(t *testing.T) {
@@ -475,30 +468,27 @@ func TestSpoiledSharedLimit(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
-	for name, open := range storages {
-		t.Run(name, func(t *testing.T) {
-			ctx := t.Context()
-			b, now := shops(t, open(t), drip.Options{Size: 1, RefreshRate: 1, Concurrency: 9, Shared: map[string]drip.Limit{"app": {Size: 50}}})
-			if _, err := b.Admit(ctx, "shop", drip.Request{Deadline: *now}); err != nil {
-				t.Fatalf("it runs at its deadline: %v", err)
-			}
-			in := func(d time.Duration, ticket drip.Ticket) (drip.Admission, error) {
-				return b.Admit(ctx, "shop", drip.Request{Deadline: now.Add(d), Ticket: ticket})
-			}
-			if a, err := in(999*time.Millisecond, drip.Ticket{}); !errors.Is(err, drip.ErrDeadline) || a != (drip.Admission{}) {
-				t.Errorf("it would run a millisecond late: %+v, %v", a, err)
-			}
-			first, err := in(time.Second, drip.Ticket{})
-			if err != nil || first.Delay != time.Second {
-				t.Fatalf("it runs in time: %+v, %v", first, err)
-			}
-			*now = now.Add(2 * time.Second)
-			if _, err := in(-time.Second, first.Ticket); !errors.Is(err, drip.ErrDeadline) {
-				t.Errorf("it comes back late: %v", err)
-			}
-			buckettest.Runs(t, b, "shop", drip.Request{}) // its slot was given up
-		})
-	}
+	eachPath(t, drip.Options{Size: 1, RefreshRate: 1, Concurrency: 9, Shared: map[string]drip.Limit{"app": {Size: 50}}}, func(t *testing.T, b *clocked) {
+		ctx := t.Context()
+		if _, err := b.Admit(ctx, "shop", drip.Request{Deadline: b.now}); err != nil {
+			t.Fatalf("it runs at its deadline: %v", err)
+		}
+		in := func(d time.Duration, ticket drip.Ticket) (drip.Admission, error) {
+			return b.Admit(ctx, "shop", drip.Request{Deadline: b.now.Add(d), Ticket: ticket})
+		}
+		if a, err := in(999*time.Millisecond, drip.Ticket{}); !errors.Is(err, drip.ErrDeadline) || a != (drip.Admission{}) {
+			t.Errorf("it would run a millisecond late: %+v, %v", a, err)
+		}
+		first, err := in(time.Second, drip.Ticket{})
+		if err != nil || first.Delay != time.Second {
+			t.Fatalf("it runs in time: %+v, %v", first, err)
+		}
+		b.pass(2 * time.Second)
+		if _, err := in(-time.Second, first.Ticket); !errors.Is(err, drip.ErrDeadline) {
+			t.Errorf("it comes back late: %v", err)
+		}
+		buckettest.Runs(t, b, "shop", drip.Request{}) // its slot was given up
+	})
 }
 
 // A guess alone makes no message late: it asks again until operations are measured, if its deadline leaves time for that.
@@ -606,57 +596,47 @@ func TestSharedAtOnce(t *testing.T) {
 
 // Inspect tells of a shared limit what a newcomer is told that no other limit delays, whatever slots are booked.
 func TestNewcomerOfSharedLimit(t *testing.T) {
-	for name, open := range storages {
-		t.Run(name, func(t *testing.T) {
-			b, clock := shops(t, open(t), drip.Options{Size: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}}})
-			ctx := t.Context()
-			ok(t, b.Pause(ctx, "shop-closed", 10*time.Minute))
-			if a, err := b.Admit(ctx, "shop-closed", drip.Request{}); err != nil || a.Delay < 10*time.Minute {
-				t.Fatalf("the closed shop is told %v, %v", a.Delay, err)
+	eachPath(t, drip.Options{Size: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}}}, func(t *testing.T, b *clocked) {
+		ctx := t.Context()
+		ok(t, b.Pause(ctx, "shop-closed", 10*time.Minute))
+		if a, err := b.Admit(ctx, "shop-closed", drip.Request{}); err != nil || a.Delay < 10*time.Minute {
+			t.Fatalf("the closed shop is told %v, %v", a.Delay, err)
+		}
+		waited := false
+		for n := range 60 {
+			told := buckettest.Inspect(t, b, drip.SharedID("app"))
+			a, err := b.Admit(ctx, fmt.Sprint("shop-", n), drip.Request{})
+			if err != nil || a.Delay != told.Delay || a.Bound != told.Bound {
+				t.Fatalf("newcomer %d is told %v, %v, %v; Inspect told %v, %v", n, a.Delay, a.Bound, err, told.Delay, told.Bound)
 			}
-			waited := false
-			for n := range 60 {
-				told := buckettest.Inspect(t, b, drip.SharedID("app"))
-				a, err := b.Admit(ctx, fmt.Sprint("shop-", n), drip.Request{})
-				if err != nil || a.Delay != told.Delay || a.Bound != told.Bound {
-					t.Fatalf("newcomer %d is told %v, %v, %v; Inspect told %v, %v", n, a.Delay, a.Bound, err, told.Delay, told.Bound)
-				}
-				waited = waited || a.Delay > 0
-				*clock = clock.Add(50 * time.Millisecond)
-			}
-			if !waited {
-				t.Error("no newcomer had to wait")
-			}
-			ok(t, b.Pause(ctx, drip.SharedID("app"), time.Hour))
-			if told, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || told.Bound != drip.BoundClosed || told.Delay < time.Hour {
-				t.Errorf("of the closed limit Inspect tells %v, %v, %v", told.Delay, told.Bound, err)
-			}
-		})
-	}
+			waited = waited || a.Delay > 0
+			b.pass(50 * time.Millisecond)
+		}
+		if !waited {
+			t.Error("no newcomer had to wait")
+		}
+		ok(t, b.Pause(ctx, drip.SharedID("app"), time.Hour))
+		if told, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || told.Bound != drip.BoundClosed || told.Delay < time.Hour {
+			t.Errorf("of the closed limit Inspect tells %v, %v, %v", told.Delay, told.Bound, err)
+		}
+	})
 }
 
 // The leases of dead holders hold no token of a shared limit, neither for Admit nor for Inspect.
 func TestInspectAfterDeadHolders(t *testing.T) {
-	for name, open := range storages {
-		t.Run(name, func(t *testing.T) {
-			now := time.UnixMilli(1e12)
-			b := buckettest.New(t, drip.Options{
-				Size: 10, Lease: time.Second, Shared: map[string]drip.Limit{"app": {Concurrency: 2}},
-				Start: time.UnixMilli(0), Storage: open(t), Clock: func() time.Time { return now },
-			})
-			for range 2 {
-				buckettest.Runs(t, b, "shop-1", drip.Request{})
-			}
-			if s := buckettest.Inspect(t, b, "shop-2"); s.Delay == 0 || s.Limit != "app" {
-				t.Errorf("while both tokens are out, the delay is %v, of %q", s.Delay, s.Limit)
-			}
-			now = now.Add(2 * time.Second)
-			if s := buckettest.Inspect(t, b, "shop-2"); s.Delay != 0 {
-				t.Errorf("after the ends of the leases, the delay is %v, of %q", s.Delay, s.Limit)
-			}
-			buckettest.Runs(t, b, "shop-2", drip.Request{})
-		})
-	}
+	eachPath(t, drip.Options{Size: 10, Lease: time.Second, Shared: map[string]drip.Limit{"app": {Concurrency: 2}}}, func(t *testing.T, b *clocked) {
+		for range 2 {
+			buckettest.Runs(t, b, "shop-1", drip.Request{})
+		}
+		if s := buckettest.Inspect(t, b, "shop-2"); s.Delay == 0 || s.Limit != "app" {
+			t.Errorf("while both tokens are out, the delay is %v, of %q", s.Delay, s.Limit)
+		}
+		b.pass(2 * time.Second)
+		if s := buckettest.Inspect(t, b, "shop-2"); s.Delay != 0 {
+			t.Errorf("after the ends of the leases, the delay is %v, of %q", s.Delay, s.Limit)
+		}
+		buckettest.Runs(t, b, "shop-2", drip.Request{})
+	})
 }
 
 // Options.SharedLimits overrides Options.Shared, field by field. Options.Limits knows entities only.
