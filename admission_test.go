@@ -331,32 +331,6 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// A ticket that never comes back holds its slot for a grace time, and no newcomer for longer.
-func TestLostTickets(t *testing.T) {
-	eachPath(t, drip.Options{Size: 2, RefreshRate: 2, Concurrency: 100}, func(t *testing.T, b *clocked) {
-		b.runs(2, newcomer)
-		b.waits(2, newcomer, time.Second, drip.BoundWindow) // and is lost
-		b.pass(time.Second)
-		kept := b.waits(1, newcomer, time.Second, drip.BoundBooked)
-		b.pass(time.Second)
-		b.runs(1, kept)
-		b.pass(2 * time.Second)
-		b.runs(2, newcomer)
-	})
-}
-
-func TestReset(t *testing.T) {
-	eachPath(t, drip.Options{Size: 4, RefreshRate: 1, Concurrency: 1}, func(t *testing.T, b *clocked) {
-		b.runs(3, newcomer)
-		b.admit(1, newcomer)
-		ok(t, b.Reset(t.Context(), "shop"))
-		b.runs(1, newcomer)
-		if s, err := b.Inspect(t.Context(), "shop"); err != nil || s.Windows[0].Capacity != 0 || s.InUse != 1 {
-			t.Errorf("Inspect = %+v, %v: what has run is forgotten, or what has waited is not", s, err)
-		}
-	})
-}
-
 // Inspect predicts the next answer of Admit to a newcomer, whatever has happened before.
 func TestInspectAgreesWithAdmit(t *testing.T) {
 	eachPath(t, drip.Options{Size: 5, RefreshRate: 2, Concurrency: 2, Lease: 3 * time.Second, Windows: []drip.Window{{Size: 20, RefreshInterval: time.Minute}}}, func(t *testing.T, b *clocked) {
