@@ -104,42 +104,6 @@ func TestSeveralWindows(t *testing.T) {
 	})
 }
 
-func TestSettleTheRealCost(t *testing.T) {
-	eachPath(t, drip.Options{Size: 10, RefreshRate: 2, Windows: []drip.Window{{Size: 20, RefreshInterval: time.Minute}}}, func(t *testing.T, b *clocked) {
-		left := func(first, second int) {
-			t.Helper()
-			s, err := b.Inspect(t.Context(), "shop")
-			if err != nil || s.Windows[0].Capacity != first || s.Windows[1].Capacity != second {
-				t.Fatalf("%v, %v is left, want %d and %d", s.Windows, err, first, second)
-			}
-		}
-		l := b.runs(5, newcomer)
-		left(5, 15)
-		b.settle(l, 2, nil)
-		left(8, 18)
-		b.settle(l, 2, drip.ErrNoLease) // a second time it changes nothing
-		left(8, 18)
-		l = b.runs(1, newcomer)
-		b.settle(l, 13, nil) // more than there is: it is owed
-		left(-5, 5)
-		b.pass(2 * time.Second)
-		left(-1, 5)
-		b.waits(1, newcomer, time.Second, drip.BoundWindow)
-		// A late Settle gives back as much as the bucket would have had: not above its size, and not in another minute.
-		b.pass(time.Hour)
-		l = b.runs(6, newcomer)
-		left(4, 14)
-		b.pass(time.Second)
-		b.settle(l, 1, nil) // nine were left, eleven would be now
-		left(10, 19)
-		l = b.runs(6, newcomer)
-		b.pass(59 * time.Second) // another minute
-		b.settle(l, 0, nil)
-		left(10, 20)
-		b.runs(10, newcomer)
-	})
-}
-
 func TestCostThatNeverFits(t *testing.T) {
 	eachPath(t, drip.Options{Size: 10, Windows: []drip.Window{{Size: 7, RefreshInterval: time.Minute}}}, func(t *testing.T, b *clocked) {
 		for _, cost := range []int{-1, 8, 11} {
