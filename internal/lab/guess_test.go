@@ -1,4 +1,4 @@
-package lab_test
+package lab
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/internal/lab"
 )
 
 // Where tokens are short, slots that are far ahead follow the measured durations, not a WaitForToken that is several times too
@@ -30,19 +29,13 @@ func TestBurstWithAWrongGuess(t *testing.T) {
 			if shared {
 				most, o = c.within, drip.Options{Size: 1_000_000, Shared: map[string]drip.Limit{"app": {Concurrency: c.tokens, WaitForToken: c.guess}}}
 			}
-			report, err := lab.Run(lab.Scenario{
-				Name: name, Options: o, Arrivals: lab.Burst(1500, 300*time.Millisecond), Operation: lab.Fixed(c.operation),
+			got, _ := beside(t, Scenario{
+				Name: name, Options: o, Arrivals: Burst(1500, 300*time.Millisecond), Operation: Fixed(c.operation),
 				Travel: time.Millisecond, Processes: 2, Hold: 5 * time.Second,
-			}, 1, lab.Admit)
-			if err != nil {
-				t.Fatal(err)
-			}
-			admit := report.Results[0]
-			makespan := float64(admit.Makespan) / float64(1500*c.operation/time.Duration(c.tokens))
-			t.Logf("%s: %.2f of the best makespan, %.2f postponements", name, makespan, admit.Redeliveries.Mean)
-			if makespan > most || admit.Redeliveries.Mean > c.postponements {
-				t.Errorf("%s: want at most %v of the best makespan, and %v postponements", name, most, c.postponements)
-			}
+			}, 1)
+			makespan := float64(got.Makespan) / float64(1500*c.operation/time.Duration(c.tokens))
+			tell(t, makespan > most || got.Redeliveries.Mean > c.postponements,
+				"%s: %.2f of the best makespan, %.2f postponements; want at most %v and %v", name, makespan, got.Redeliveries.Mean, most, c.postponements)
 		}
 	}
 }
@@ -78,22 +71,17 @@ func TestSlowOperations(t *testing.T) {
 					o = drip.Options{Size: 1_000_000, Lease: time.Minute, Shared: map[string]drip.Limit{"app": {Concurrency: c.tokens, WaitForToken: c.operation}}}
 				}
 				rate := load * float64(c.tokens) / c.operation.Seconds()
-				report, err := lab.Run(lab.Scenario{
-					Name: name, Options: o, Arrivals: lab.Poisson(rate, 0, time.Duration(messages/rate*float64(time.Second))),
-					Operation: lab.AtMost(40*time.Second, lab.Exponential(c.operation)), Late: lab.Uniform(0, 20*time.Millisecond), Hold: -1,
-				}, 1, lab.Admit)
-				if err != nil {
-					t.Fatal(err)
-				}
-				admit := report.Results[0]
+				admit, optimum := beside(t, Scenario{
+					Name: name, Options: o, Arrivals: Poisson(rate, 0, time.Duration(messages/rate*float64(time.Second))),
+					Operation: AtMost(40*time.Second, Exponential(c.operation)), Late: Uniform(0, 20*time.Millisecond), Hold: -1,
+				}, 1)
 				if !shared {
-					best = report.Results[1].Makespan
+					best = optimum.Makespan
 				}
 				used := float64(best) / float64(admit.Makespan)
-				t.Logf("%s: %.2f used, %.2f postponements, 99 %% at most %d", name, used, admit.Redeliveries.Mean, admit.Redeliveries.P99)
-				if used < least || admit.Redeliveries.Mean > c.postponements || admit.Redeliveries.P99 > c.p99 {
-					t.Errorf("%s: want at least %v used, at most %v postponements, 99 %% at most %d", name, least, c.postponements, c.p99)
-				}
+				tell(t, used < least || admit.Redeliveries.Mean > c.postponements || admit.Redeliveries.P99 > c.p99,
+					"%s: %.2f used, %.2f postponements, 99 %% at most %d; want at least %v, at most %v, %d",
+					name, used, admit.Redeliveries.Mean, admit.Redeliveries.P99, least, c.postponements, c.p99)
 			}
 		}
 	}

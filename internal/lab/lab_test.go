@@ -413,3 +413,35 @@ func ok(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// beside plays a scenario with Admit and with the optimum.
+func beside(t *testing.T, s Scenario, seed uint64) (got, best Result) {
+	t.Helper()
+	report := mustRun(t, s, seed, Admit)
+	return report.Results[0], report.Results[1]
+}
+
+// anyNumber is a bound that is none.
+var anyNumber = math.Inf(1)
+
+// nearBest plays a scenario. No call is over the limit, and all messages run: within so many times the optimum's makespan, with
+// so many postponements on average.
+func nearBest(t *testing.T, s Scenario, times, postponements float64) (got, best Result) {
+	t.Helper()
+	got, best = beside(t, s, 1)
+	took := ratio(got.Makespan, best.Makespan)
+	tell(t, got.OverLimit > 0 || got.Done != got.Messages || took > times || got.Redeliveries.Mean > postponements,
+		"%s: %d over the limit, %d of %d messages ran in %v, %.2f times the best, with %.2f postponements; want at most %.2f times and %.2f",
+		s.Name, got.OverLimit, got.Done, got.Messages, got.Makespan, took, got.Redeliveries.Mean, times, postponements)
+	return got, best
+}
+
+// tell logs a line. It is an error if what it tells is wrong.
+func tell(t testing.TB, wrong bool, format string, args ...any) {
+	t.Helper()
+	if wrong {
+		t.Errorf(format, args...)
+	} else {
+		t.Logf(format, args...)
+	}
+}

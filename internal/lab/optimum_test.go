@@ -12,6 +12,12 @@ func TestOptimum(t *testing.T) {
 	const s = 1000
 	type m = message // at these times since Begin
 	of := func(calls int) []cost { return []cost{{"", calls, calls}} }
+	at := func(times ...int64) (all []m) { // of one call each
+		for _, t := range times {
+			all = append(all, m{arrival: t, costs: of(1)})
+		}
+		return all
+	}
 	for name, c := range map[string]struct {
 		options  drip.Options
 		changes  []Change
@@ -20,13 +26,9 @@ func TestOptimum(t *testing.T) {
 		want     []int64
 	}{
 		"the size at once, then the rate": {
-			options: drip.Options{Size: 3, RefreshRate: 2},
-			messages: []m{
-				{arrival: 500, costs: of(1)}, {arrival: 500, costs: of(1)}, {arrival: 500, costs: of(1)},
-				{arrival: 500, costs: of(1)}, {arrival: 500, costs: of(1)}, {arrival: 500, costs: of(1)},
-				{arrival: 9500, costs: of(1)},
-			},
-			want: []int64{500, 500, 500, 1 * s, 1 * s, 2 * s, 9500},
+			options:  drip.Options{Size: 3, RefreshRate: 2},
+			messages: at(500, 500, 500, 500, 500, 500, 9500),
+			want:     []int64{500, 500, 500, 1 * s, 1 * s, 2 * s, 9500},
 		},
 		"no more than the size is gathered": {
 			options: drip.Options{Size: 2, RefreshRate: 2},
@@ -73,20 +75,15 @@ func TestOptimum(t *testing.T) {
 			want: []int64{100, 100, 300, 650, 651, 5000},
 		},
 		"two windows": {
-			options: drip.Options{Size: 2, RefreshRate: 2, Windows: []drip.Window{{Size: 3, RefreshInterval: time.Minute}}},
-			messages: []m{
-				{arrival: 100, costs: of(1)}, {arrival: 100, costs: of(1)}, {arrival: 100, costs: of(1)}, {arrival: 100, costs: of(1)},
-				{arrival: 100, costs: of(1)}, {arrival: 100, costs: of(1)}, {arrival: 100, costs: of(1)},
-			},
-			want: []int64{100, 100, 1 * s, 60 * s, 60 * s, 61 * s, 120 * s},
+			options:  drip.Options{Size: 2, RefreshRate: 2, Windows: []drip.Window{{Size: 3, RefreshInterval: time.Minute}}},
+			messages: at(100, 100, 100, 100, 100, 100, 100),
+			want:     []int64{100, 100, 1 * s, 60 * s, 60 * s, 61 * s, 120 * s},
 		},
 		"an outage": {
-			options: drip.Options{Size: 3, RefreshRate: 1},
-			outage:  Outage{From: time.Second, To: 10 * time.Second},
-			messages: []m{
-				{arrival: 999, costs: of(1)}, {arrival: 1000, costs: of(1)}, {arrival: 9999, costs: of(1)}, {arrival: 9999, costs: of(1)}, {arrival: 9999, costs: of(1)},
-			},
-			want: []int64{999, 10 * s, 10 * s, 10 * s, 11 * s},
+			options:  drip.Options{Size: 3, RefreshRate: 1},
+			outage:   Outage{From: time.Second, To: 10 * time.Second},
+			messages: at(999, 1000, 9999, 9999, 9999),
+			want:     []int64{999, 10 * s, 10 * s, 10 * s, 11 * s},
 		},
 		"limits that change": {
 			options: drip.Options{Size: 2, RefreshRate: 1},

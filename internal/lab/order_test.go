@@ -32,11 +32,7 @@ func TestOrderOfCosts(t *testing.T) {
 			Operation: Exponential(takes + time.Millisecond),
 			Costs:     UniformCost(1, most, r.IntN(most/2+1)),
 		}
-		report, err := Run(s, seed, Admit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, best := report.Results[0], report.Results[1]
+		got, best := beside(t, s, seed)
 		ratios = append(ratios, (got.Wait.P99+time.Second).Seconds()/(best.Wait.P99+time.Second).Seconds())
 	}
 	if usual := quantile(ratios, .75); usual > 1.25 {
@@ -55,11 +51,7 @@ func TestOrderBesideBookings(t *testing.T) {
 		Operation: Exponential(39 * time.Millisecond),
 	}
 	for seed := range uint64(5) {
-		report, err := Run(s, seed, Admit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, best := report.Results[0], report.Results[1]
+		got, best := beside(t, s, seed)
 		if ratio := got.Wait.P99.Seconds() / best.Wait.P99.Seconds(); ratio > 1.4 || got.Redeliveries.Mean > 0.7 {
 			t.Errorf("seed %d: 99 %% wait at most %.2f times as long as at best, %.2f postponements; want 1.4 and 0.7", seed, ratio, got.Redeliveries.Mean)
 		}

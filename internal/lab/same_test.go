@@ -3,6 +3,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -131,7 +132,7 @@ func TestOneUnit(t *testing.T) {
 		s := SharedScenario{
 			Options:  drip.Options{Size: 100, RefreshRate: 50, RefreshInterval: time.Minute, Unit: unit, Concurrency: 20},
 			Entities: entities(1), Operation: Fixed(50 * time.Millisecond), Late: Uniform(0, time.Second), LostTickets: 0.02, Unmeasured: true,
-			Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, inTurn, begun, 0, 200) },
+			Messages: sent(inTurn, 200),
 		}
 		if unit != "" {
 			s.Units = map[string]Costs{unit: FixedCost(1)}
@@ -180,32 +181,43 @@ func TestCancelledNewcomers(t *testing.T) {
 		c.o.Concurrency = 1
 		report := mustRun(t, Scenario{
 			Name: "cancelled", Options: c.o, Arrivals: Burst(300, 300*time.Millisecond), Operation: Fixed(c.operation), Travel: 20 * time.Millisecond, Hold: -1,
-		}, 1, Admit, Policy{Name: "cancelled", Tickets: true, New: func(o drip.Options) (Limiter, error) {
-			b, err := drip.New(o)
-			return cancelling{admit{b}}, err
-		}})
+		}, 1, Admit, doing(func(l admit, entity string, r drip.Request) error { // before each newcomer
+			if r.Ticket != (drip.Ticket{}) {
+				return nil
+			}
+			a, err := l.Admit(entity, drip.Request{})
+			if err == nil && (a.Delay == 0 || a.Ticket != (drip.Ticket{})) {
+				err = l.b.Cancel(context.Background(), entity, a)
+			}
+			return err
+		}))
 		want, got := report.Results[0], report.Results[1]
-		t.Logf("%d in %v: %v, %.2f postponements; %v, %.2f without the cancelled ones",
+		tell(t, got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries, "%d in %v: %v, %.2f postponements; %v, %.2f without the cancelled ones",
 			c.o.Size, c.o.RefreshInterval, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
-		if got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
-			t.Errorf("%d in %v: %v, %.2f postponements; %v, %.2f without the cancelled ones",
-				c.o.Size, c.o.RefreshInterval, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
-		}
 	}
 }
 
-// cancelling cancels another newcomer before each one.
-type cancelling struct{ admit }
+// around is Admit with another limiter around the bucket's.
+func around(wrap func(admit) Limiter) Policy {
+	return Policy{Name: "around", Tickets: true, New: func(o drip.Options) (Limiter, error) {
+		b, err := drip.New(o)
+		return wrap(admit{b}), err
+	}}
+}
 
-func (l cancelling) Admit(entity string, r drip.Request) (drip.Admission, error) {
-	if r.Ticket == (drip.Ticket{}) {
-		a, err := l.admit.Admit(entity, drip.Request{})
-		if err == nil && (a.Delay == 0 || a.Ticket != (drip.Ticket{})) {
-			err = l.b.Cancel(context.Background(), entity, a)
-		}
-		if err != nil {
-			return a, err
-		}
+// doing is Admit that does something before each decision.
+func doing(first func(l admit, entity string, r drip.Request) error) Policy {
+	return around(func(l admit) Limiter { return before{l, first} })
+}
+
+type before struct {
+	admit
+	first func(l admit, entity string, r drip.Request) error
+}
+
+func (l before) Admit(entity string, r drip.Request) (drip.Admission, error) {
+	if err := l.first(l.admit, entity, r); err != nil {
+		return drip.Admission{}, err
 	}
 	return l.admit.Admit(entity, r)
 }
@@ -289,32 +301,12 @@ func TestPausedForNoTime(t *testing.T) {
 			Name:     "paused",
 			Options:  drip.Options{Size: 40, RefreshRate: 10, Concurrency: 20, WaitForToken: 2 * time.Second},
 			Arrivals: Poisson(12, 0, 25*time.Second), Operation: Exponential(2 * time.Second), Travel: 20 * time.Millisecond, Hold: -1,
-		}, 1, Admit, Policy{Name: "paused", Tickets: true, New: func(o drip.Options) (Limiter, error) {
-			b, err := drip.New(o)
-			return pausing{admit{b}, pause}, err
-		}})
+		}, 1, Admit, doing(func(l admit, entity string, _ drip.Request) error {
+			return errors.Join(l.b.Pause(context.Background(), entity, pause), l.b.Resume(context.Background(), entity))
+		}))
 		want, got := report.Results[0], report.Results[1]
-		t.Logf("%v: %v, %+v; without it %v, %+v", pause, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
-		if got.Makespan > want.Makespan*11/10 || got.Redeliveries.Mean > want.Redeliveries.Mean+0.5 {
-			t.Errorf("%v: %v, %+v; without it %v, %+v", pause, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
-		}
+		tell(t, got.Makespan > want.Makespan*11/10 || got.Redeliveries.Mean > want.Redeliveries.Mean+0.5, "%v: %v, %+v; without it %v, %+v", pause, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
 	}
-}
-
-// pausing pauses the entity before each decision, and resumes it.
-type pausing struct {
-	admit
-	pause time.Duration
-}
-
-func (l pausing) Admit(entity string, r drip.Request) (drip.Admission, error) {
-	if err := l.b.Pause(context.Background(), entity, l.pause); err != nil {
-		return drip.Admission{}, err
-	}
-	if err := l.b.Resume(context.Background(), entity); err != nil {
-		return drip.Admission{}, err
-	}
-	return l.admit.Admit(entity, r)
 }
 
 // A delay queue with a longest delay brings a message back in several hops. Messages run about when they would with one hop: one that comes
@@ -347,15 +339,9 @@ func TestHops(t *testing.T) {
 	} {
 		report := mustRun(t, Scenario{
 			Name: name, Options: c.o, Entities: c.entities, Arrivals: c.arrivals, Operation: c.operation, Late: Uniform(0, min(c.hop/50, time.Second)), Hold: -1,
-		}, 1, Admit, Policy{Name: "hops", New: func(o drip.Options) (Limiter, error) {
-			b, err := drip.New(o)
-			return hopping{admit{b}, c.hop}, err
-		}})
+		}, 1, Admit, around(func(l admit) Limiter { return hopping{l, c.hop} }))
 		want, got := report.Results[0], report.Results[1]
-		t.Logf("%s: %v, waits %v; in one hop %v, %v", name, got.Makespan, got.Wait, want.Makespan, want.Wait)
-		if got.Done < got.Messages || got.Makespan > want.Makespan*102/100 || got.Wait.Max > want.Wait.Max*105/100 {
-			t.Errorf("%s: %v, waits %v; in one hop %v, %v", name, got.Makespan, got.Wait, want.Makespan, want.Wait)
-		}
+		tell(t, got.Done < got.Messages || got.Makespan > want.Makespan*102/100 || got.Wait.Max > want.Wait.Max*105/100, "%s: %v, waits %v; in one hop %v, %v", name, got.Makespan, got.Wait, want.Makespan, want.Wait)
 	}
 }
 
@@ -393,32 +379,13 @@ func TestChangedLimits(t *testing.T) {
 			Name: name, Options: drip.Options{Size: 10, RefreshRate: 10, Concurrency: plenty}, Hold: -1,
 			Arrivals: Mixed(Burst(600, begun), Poisson(8, 0, time.Minute)), Operation: Fixed(50 * time.Millisecond), Travel: 20 * time.Millisecond,
 		}, 1, Admit, Policy{Name: name, Tickets: true, New: func(o drip.Options) (Limiter, error) {
-			limit := drip.Limit{}
+			limit, n := drip.Limit{}, 0
 			o.Limits = func(context.Context, string) (drip.Limit, error) { return limit, nil }
-			b, err := drip.New(o)
-			return changing{admit{b}, func(n int) error { return change(b, &limit, n) }, new(int)}, err
+			return doing(func(l admit, _ string, _ drip.Request) error { n++; return change(l.b, &limit, n) }).New(o)
 		}})
 		want, got := report.Results[0], report.Results[1]
-		t.Logf("%s: %v, %+v; without it %v, %+v", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
-		if got.Makespan > want.Makespan || got.Redeliveries.Mean > want.Redeliveries.Mean+0.1 || got.Redeliveries.Max > want.Redeliveries.Max+2 {
-			t.Errorf("%s: %v, %+v; without it %v, %+v", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
-		}
+		tell(t, got.Makespan > want.Makespan || got.Redeliveries.Mean > want.Redeliveries.Mean+0.1 || got.Redeliveries.Max > want.Redeliveries.Max+2, "%s: %v, %+v; without it %v, %+v", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
 	}
-}
-
-// changing does something before each decision.
-type changing struct {
-	admit
-	change func(n int) error
-	n      *int
-}
-
-func (l changing) Admit(entity string, r drip.Request) (drip.Admission, error) {
-	*l.n++
-	if err := l.change(*l.n); err != nil {
-		return drip.Admission{}, err
-	}
-	return l.admit.Admit(entity, r)
 }
 
 // A RefreshRate above Size is as one of Size.
@@ -472,12 +439,8 @@ func TestGatheredCapacity(t *testing.T) {
 				}, 1, Admit).Results[0]
 			}
 			want, got := play(1_000_000, 1_000_000), play(c.size, c.rate)
-			t.Logf("%d tokens, hold %v: %v, %.2f postponements; without windows %v, %.2f",
+			tell(t, got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries, "%d tokens, hold %v: %v, %.2f postponements; without windows %v, %.2f",
 				c.tokens, hold, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
-			if got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
-				t.Errorf("%d tokens, hold %v: %v, %.2f postponements; without windows %v, %.2f",
-					c.tokens, hold, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
-			}
 		}
 	}
 }
@@ -525,10 +488,7 @@ func TestPausedForAMoment(t *testing.T) {
 			return last
 		}
 		want, got := play(false), play(true)
-		t.Logf("seed %d: %d ms, %d without pauses", seed, got, want)
-		if got > want*103/100 {
-			t.Errorf("seed %d: %d ms, %d without pauses", seed, got, want)
-		}
+		tell(t, got > want*103/100, "seed %d: %d ms, %d without pauses", seed, got, want)
 	}
 }
 
@@ -567,9 +527,7 @@ func TestDaysOfATimeZone(t *testing.T) {
 			}, 1)
 		}
 		got, want := play(calendar), play(interval)
-		t.Logf("%s: %v, %+v; %v, %+v in intervals", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
-		if got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries {
-			t.Errorf("%s: %v, %+v; %v, %+v in intervals", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
-		}
+		tell(t, got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries,
+			"%s: %v, %+v; %v, %+v in intervals", name, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
 	}
 }

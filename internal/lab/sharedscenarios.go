@@ -42,6 +42,11 @@ func backlog(r *rand.Rand, how order, at time.Duration, first int, counts ...int
 	return all
 }
 
+// sent draws a backlog of the entities, soon after the beginning.
+func sent(how order, counts ...int) func(*rand.Rand) []SharedMessage {
+	return func(r *rand.Rand) []SharedMessage { return backlog(r, how, begun, 0, counts...) }
+}
+
 // trickle is messages of an entity that arrive independently of each other.
 func trickle(r *rand.Rand, entity int, perSecond float64, from, to time.Duration, like SharedMessage) (all []SharedMessage) {
 	for _, at := range Poisson(perSecond, from, to)(r) {
@@ -84,14 +89,12 @@ func SharedScenarios() []SharedScenario {
 		order
 		name, about string
 	}{{shuffled, "shops", "at once"}, {inTurn, "shops-in-turn", "one of each shop after the other"}, {byEntity, "shops-by-shop", "shop after shop"}} {
-		add(how.name, "30 shops (40, 2/s), all 50/s; 2,000 messages "+how.about, app(40, 2, 50), entities(30),
-			func(r *rand.Rand) []SharedMessage { return backlog(r, how.order, begun, 0, shops...) })
+		add(how.name, "30 shops (40, 2/s), all 50/s; 2,000 messages "+how.about, app(40, 2, 50), entities(30), sent(how.order, shops...))
 	}
 
 	ticks := app(2, 2, 0)
 	ticks.Shared = map[string]drip.Limit{"app": {Size: 20, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond}}
-	add("shops-100ms", "60 shops (2, 2/s), all 10 each 100 ms; 4,000 messages shop after shop", ticks, entities(60),
-		func(r *rand.Rand) []SharedMessage { return backlog(r, byEntity, begun, 0, times(60, 67)...) })
+	add("shops-100ms", "60 shops (2, 2/s), all 10 each 100 ms; 4,000 messages shop after shop", ticks, entities(60), sent(byEntity, times(60, 67)...))
 
 	big := func(second int) func(r *rand.Rand) []SharedMessage {
 		return func(r *rand.Rand) []SharedMessage {
@@ -164,8 +167,7 @@ func SharedScenarios() []SharedScenario {
 	for i := range weighted {
 		weighted[i].Weight = []int{1, 2, 4}[i/20]
 	}
-	add("weights", "all 50/s; 60 shops that weigh 1, 2 or 4, with 300 messages", app(10, 10, 50), weighted,
-		func(r *rand.Rand) []SharedMessage { return backlog(r, shuffled, begun, 0, times(60, 300)...) })
+	add("weights", "all 50/s; 60 shops that weigh 1, 2 or 4, with 300 messages", app(10, 10, 50), weighted, sent(shuffled, times(60, 300)...))
 
 	urgent := func(r *rand.Rand) []SharedMessage {
 		m := backlog(r, shuffled, begun, 0, times(25, 360)...)

@@ -89,10 +89,8 @@ func TestSharedBookingsNobodyUses(t *testing.T) {
 				e.do()
 			}
 		}
-		took, mean := time.Duration(last-Begin.UnixMilli())*time.Millisecond, float64(asked)/messages
-		t.Logf("%s: %v, %.2f postponements", c.name, took, mean)
-		if ran < messages || took > c.most || mean > 3 {
-			t.Errorf("%s: %d of %d in %v, %.2f postponements; want at most %v and 3", c.name, ran, messages, took, mean, c.most)
-		}
+		took, mean := milliseconds(last-Begin.UnixMilli()), float64(asked)/messages
+		tell(t, ran < messages || took > c.most || mean > 3,
+			"%s: %d of %d in %v, %.2f postponements; want at most %v and 3", c.name, ran, messages, took, mean, c.most)
 	}
 }
