@@ -127,19 +127,11 @@ func TestShortLease(t *testing.T) {
 	l := limits(1_000_000, 1_000_000, 3_600_000)
 	l.Tokens, l.Lease = 1, 500
 	clock.stand(0)
-	do := func(op decision.Op) decision.Answer {
-		op.Now, op.Cost = decision.OwnClock, decision.Cost{1}
-		a, err := s.Do(t.Context(), "shop", l, nil, op)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
-	}
 	for range 3 {
-		do(decision.Op{Kind: decision.Settle, Lease: do(decision.Op{Kind: decision.Admit}).Lease})
+		pair(t, s, l)
 	}
 	clock.stand(900 * time.Millisecond) // the storage's clock is behind now
-	a, b := do(decision.Op{Kind: decision.Admit}), do(decision.Op{Kind: decision.Admit})
+	a, b := do(t, s, "shop", l, one), do(t, s, "shop", l, one)
 	if a.Delay == 0 && b.Delay == 0 {
 		t.Errorf("the only token is out twice: %+v, %+v", a.Lease, b.Lease)
 	}
@@ -171,21 +163,13 @@ func TestStoredInItsInterval(t *testing.T) {
 			s, other := newStorageWith(t, clock.pool, o), newStorageWith(t, clock.pool, o)
 			l := limits(5, 5, 60_000)
 			clock.stand(59*time.Second + 900*time.Millisecond)
-			if _, err := s.Do(t.Context(), "nobody", l, nil, decision.Op{Kind: decision.ReturnToken}); err != nil { // it reads, which tells the time
-				t.Fatal(err)
-			}
+			do(t, s, "nobody", l, decision.Op{Kind: decision.ReturnToken}) // it reads, which tells the time
 			if n := grants(t, s, l, c.own) + grants(t, other, l, c.other); n != c.own+c.other {
 				t.Fatalf("%d granted", n)
 			}
 			// Somebody has the row, and it is a new minute, of which all has run, when it comes free.
-			tx, err := sharedPool(t).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := begin(t, sharedPool(t), o.Schema, c.sql)
 			defer func() { _ = tx.Rollback(context.Background()) }()
-			if _, err := tx.Exec(t.Context(), in(o.Schema, c.sql)); err != nil {
-				t.Fatal(err)
-			}
 			got := make(chan time.Duration)
 			go func() {
 				d, err := ask(context.Background(), s, "shop", l)
@@ -197,20 +181,14 @@ func TestStoredInItsInterval(t *testing.T) {
 			waiting(t, clock.pool)
 			clock.stand(60*time.Second + 100*time.Millisecond)
 			if c.commit {
-				err = tx.Commit(t.Context())
+				ok(t, tx.Commit(t.Context()))
 			} else {
-				err = tx.Rollback(t.Context())
-			}
-			if err != nil {
-				t.Fatal(err)
+				ok(t, tx.Rollback(t.Context()))
 			}
 			if d := <-got; d != 0 {
 				t.Errorf("GetDelay = %v", d)
 			}
-			e, err := s.Read(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := read(t, s, "shop")
 			if want := year2026.Add(60*time.Second + 100*time.Millisecond).UnixMilli(); e.State.Now != want || e.State.Lines[0].Left != 4 {
 				t.Errorf("it was counted at %d, which left %d; want %d and 4", e.State.Now, e.State.Lines[0].Left, want)
 			}
@@ -257,9 +235,7 @@ func TestExpiry(t *testing.T) {
 			clock.stand(0)
 			if c.pause > 0 {
 				getDelay(t, s, "shop", c.l)
-				if _, err := s.Do(t.Context(), "shop", c.l, nil, decision.Op{Kind: decision.Pause, Now: decision.OwnClock, For: c.pause.Milliseconds()}); err != nil {
-					t.Fatal(err)
-				}
+				do(t, s, "shop", c.l, decision.Op{Kind: decision.Pause, For: c.pause.Milliseconds()})
 			}
 			for _, st := range c.steps {
 				clock.stand(time.Duration(st.at * float64(time.Second)))
@@ -276,9 +252,7 @@ func TestExpiry(t *testing.T) {
 	clock.stand(0)
 	at := func(ms int64) decision.Answer {
 		a, err := s.Do(t.Context(), "shop", monthly, nil, decision.Op{Kind: decision.GetDelay, Now: ms})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		return a
 	}
 	for i := range int64(4) {
@@ -297,49 +271,37 @@ func TestExpiry(t *testing.T) {
 // A process whose clock is behind the server's does not open an entity early: a span begins at the server's time. It
 // admits no operation that is late, and none by a pin that has ended.
 func TestSpansAreByTheServersTime(t *testing.T) {
-	admit := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
-	start := func(first ...decision.Op) (do func(decision.Op) decision.Answer, s *postgres.Storage) {
+	start := func(first ...decision.Op) (shop func(decision.Op) decision.Answer, s *postgres.Storage) {
 		clock := newServerClock(t)
 		s = newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema()})
 		l := limits(10, 10, 3_600_000)
 		l.Tokens = 1
-		do = func(op decision.Op) decision.Answer {
-			t.Helper()
-			op.Now = decision.OwnClock
-			a, err := s.Do(t.Context(), "shop", l, nil, op)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return a
-		}
+		shop = func(op decision.Op) decision.Answer { return do(t, s, "shop", l, op) }
 		clock.stand(0)
 		for range 2 {
-			do(decision.Op{Kind: decision.GetDelay})
-			do(decision.Op{Kind: decision.ReturnToken})
+			shop(decision.Op{Kind: decision.GetDelay})
+			shop(decision.Op{Kind: decision.ReturnToken})
 		}
 		for _, op := range first {
-			do(op)
+			shop(op)
 		}
 		clock.stand(900 * time.Millisecond) // the storage's clock is behind by this
-		return do, s
+		return shop, s
 	}
-	do, s := start()
-	do(decision.Op{Kind: decision.Throttle, For: 1000})
-	e, err := s.Read(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shop, s := start()
+	shop(decision.Op{Kind: decision.Throttle, For: 1000})
+	e := read(t, s, "shop")
 	if closed := e.State.Closed - e.Time.UnixMilli(); closed < 1000 {
 		t.Errorf("the entity is closed for %d ms, want 1000", closed)
 	}
-	do, _ = start()
-	late := admit
+	shop, _ = start()
+	late := one
 	late.Deadline = year2026.UnixMilli() + 400
-	if a := do(late); !a.Late {
+	if a := shop(late); !a.Late {
 		t.Errorf("500 ms after the deadline: %+v", a)
 	}
-	do, _ = start(decision.Op{Kind: decision.Pin, For: 500, Pin: &decision.PinnedLimit{Tokens: 2, Raise: 1}}, admit)
-	if a := do(admit); a.Lease.ID != 0 {
+	shop, _ = start(decision.Op{Kind: decision.Pin, For: 500, Pin: &decision.PinnedLimit{Tokens: 2, Raise: 1}}, one)
+	if a := shop(one); a.Lease.ID != 0 {
 		t.Errorf("a second operation after the end of the pin: %+v", a)
 	}
 }
@@ -354,9 +316,7 @@ func TestTokensOfTheDeadByTheCallersClock(t *testing.T) {
 		clock.stand(time.Duration(minute) * time.Minute)
 		now := year2026.UnixMilli() + int64(minute)*60_000 + 50 // a caller's clock is a little ahead
 		a, err := s.Do(t.Context(), "shop", l, nil, decision.Op{Kind: decision.GetDelay, Now: now})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if runs := a.Delay == 0; runs != (minute%60 == 0) {
 			t.Errorf("after %d minutes: %+v", minute, a)
 		}

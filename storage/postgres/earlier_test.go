@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -19,8 +18,7 @@ import (
 // asFormat has another version store a row's state: with another format, and what that may have changed, too.
 func asFormat(t *testing.T, pool *pgxpool.Pool, schema, key string, change int) {
 	t.Helper()
-	var data []byte
-	ok(t, pool.QueryRow(t.Context(), fmt.Sprintf("select data from %q.entity where key = $1", schema), []byte(key)).Scan(&data))
+	data := query[[]byte](t, pool, schema, "select data from drip.entity where key = $1", []byte(key))
 	binary.BigEndian.PutUint64(data, binary.BigEndian.Uint64(data)+uint64(change))
 	exec(t, pool, schema, "update drip.entity set data = $1, revision = revision + 1 where key = $2", append(data[:len(data)-4], 7, 7), []byte(key))
 }
@@ -49,25 +47,22 @@ func TestStateOfAnEarlierVersion(t *testing.T) {
 		if err != nil || failed != nil || e.State.Tokens != 0 || e.Out != 0 || len(e.Leases) != 0 || entries != 0 || len(st.Data) == 0 {
 			t.Errorf("before the first decision: %+v, %v, %v, %v; List tells %d", e, err, st, failed, entries)
 		}
-		op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: decision.Cost{1}, Lease: lease, For: 1, Level: 5000}
+		op := decision.Op{Kind: kind, Cost: decision.Cost{1}, Lease: lease, For: 1, Level: 5000}
 		if kind == decision.Pin {
 			op.Pin = &decision.PinnedLimit{Tokens: 1500}
 		}
-		if a, err := s.Do(t.Context(), "shop", l, nil, op); err != nil || a.Found || a.Delay == 0 && kind == decision.Admit {
-			t.Errorf("operation %d = %+v, %v", kind, a, err)
+		if a := do(t, s, "shop", l, op); a.Found || a.Delay == 0 && kind == decision.Admit {
+			t.Errorf("operation %d = %+v", kind, a)
 		}
-		ask := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
 		for range 3 { // with a lock, and without
-			if a, err := s.Do(t.Context(), "shop", l, nil, ask); err != nil || a.Delay == 0 || a.Bound == decision.BoundTokens {
-				t.Errorf("after operation %d an Admit is %+v, %v; want the next interval", kind, a, err)
+			if a := do(t, s, "shop", l, one); a.Delay == 0 || a.Bound == decision.BoundTokens {
+				t.Errorf("after operation %d an Admit is %+v; want the next interval", kind, a)
 			}
 		}
-		if e, err := s.Read(t.Context(), "shop"); err != nil || e.Out != 0 || e.State.Plain != 0 {
-			t.Errorf("after operation %d: %+v, %v", kind, e, err)
+		if e := read(t, s, "shop"); e.Out != 0 || e.State.Plain != 0 {
+			t.Errorf("after operation %d: %+v", kind, e)
 		}
-		var rows int
-		ok(t, pool.QueryRow(t.Context(), fmt.Sprintf("select count(*) from %q.lease", o.Schema)).Scan(&rows))
-		if rows != 0 {
+		if rows := query[int](t, pool, o.Schema, "select count(*) from drip.lease"); rows != 0 {
 			t.Errorf("after operation %d: %d leases of before are still there", kind, rows)
 		}
 	}
@@ -77,12 +72,11 @@ func TestSharedStateOfAnEarlierVersion(t *testing.T) {
 	pool, o := newPool(t, servers.UsePostgres(t).URL(), 2), postgres.Options{Schema: newSchema()}
 	s, l := newStorageWith(t, pool, o), limits(1000, 1000, 1<<40)
 	within := []storage.Within{{Key: "app", ID: 1, Weight: 1, Limits: l}, {Key: "other", ID: 2, Weight: 1, Limits: l}}
-	op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
-	first, err := s.Do(t.Context(), "shop", l, within, op)
+	first, err := s.Do(t.Context(), "shop", l, within, one)
 	ok(t, err)
 	asFormat(t, pool, o.Schema, "other", -1)
 	for i := range 3 {
-		if a, err := s.Do(t.Context(), "shop", l, within, op); err != nil || a.Delay == 0 || i == 0 && a.Limit != 2 {
+		if a, err := s.Do(t.Context(), "shop", l, within, one); err != nil || a.Delay == 0 || i == 0 && a.Limit != 2 {
 			t.Errorf("Admit = %+v, %v; want the next interval of the second limit", a, err)
 		}
 	}

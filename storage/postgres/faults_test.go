@@ -102,18 +102,10 @@ func TestCloseUnderWay(t *testing.T) {
 	admin := sharedPool(t)
 	direct := newStorageWith(t, admin, o)
 	opened, err := storage.Open(t.Context(), servers.UsePostgres(t).URL()+"&pool_max_conns=1&timeout=1m&schema="+strings.ReplaceAll(o.Schema, " ", "%20"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	s := opened.(*postgres.Storage)
 	getDelay(t, s, "shop", plenty)
-	tx, err := admin.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), in(o.Schema, "select from drip.entity for update")); err != nil {
-		t.Fatal(err)
-	}
+	tx := begin(t, admin, o.Schema, "select from drip.entity for update")
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if d, err := ask(context.Background(), s, "shop", plenty); d != 0 || err != nil {
@@ -210,9 +202,7 @@ func TestNoSchema(t *testing.T) {
 		schema := newSchema()
 		prepare(schema)
 		s, err := postgres.New(pool, postgres.Options{Schema: schema})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		_, decide := ask(t.Context(), s, "shop", plenty)
 		_, _, get := s.Get(t.Context(), "shop")
 		set := s.Set(t.Context(), "shop", storage.State{}, storage.NoRevision)
@@ -435,26 +425,15 @@ func TestDeadlock(t *testing.T) {
 		getDelay(t, s, key, plenty)
 	}
 	admin := newPool(t, url, 4, "deadlock_timeout", "1h")
-	begin := func() pgx.Tx {
-		t.Helper()
-		tx, err := admin.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return tx
-	}
-	lock := func(tx pgx.Tx, key string) error {
-		_, err := tx.Exec(context.Background(), in(schema, "select from drip.entity where key = $1 for update"), []byte(key))
-		return err
-	}
+	const sql = "select from drip.entity where key = $1 for update"
+	lock := func(key string) pgx.Tx { return begin(t, admin, schema, sql, []byte(key)) }
 	waiters := func(n int) bool {
 		return query[int](t, admin, "", "select count(*)::int from pg_stat_activity where wait_event_type = 'Lock' and query like '%entity%'") == n
 	}
 	rounds := int64(0)
 	for picked.Load() == 0 && rounds < 20 && !t.Failed() { // the three calls may not be in one batch the first time
 		rounds++
-		first, second, third := begin(), begin(), begin()
-		ok(t, errors.Join(lock(first, "c"), lock(second, "b"), lock(third, "z")))
+		first, second, third := lock("c"), lock("b"), lock("z")
 		var wg sync.WaitGroup
 		call := func(key string) {
 			wg.Go(func() {
@@ -473,10 +452,11 @@ func TestDeadlock(t *testing.T) {
 		eventually(t, "the batch has a, and waits for b", func() bool { return waiters(1) })
 		// This one waits for a, and has c, which the batch wants when it gets b. If a was alone, it gets it.
 		got := make(chan error, 1)
-		go func() { got <- lock(first, "a") }()
-		eventually(t, "a is waited for, or free", func() bool {
-			return len(got) == 1 || waiters(2)
-		})
+		go func() {
+			_, err := first.Exec(context.Background(), in(schema, sql), []byte("a"))
+			got <- err
+		}()
+		eventually(t, "a is waited for, or free", func() bool { return len(got) == 1 || waiters(2) })
 		ok(t, second.Commit(t.Context()))
 		ok(t, errors.Join(<-got, first.Commit(t.Context())))
 		wg.Wait()
@@ -516,9 +496,7 @@ func TestOneConnection(t *testing.T) {
 		t.Errorf("%d of 64 granted", n)
 	}
 	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := ask(ctx, s, "shop0", plenty); !errors.Is(err, context.DeadlineExceeded) {
@@ -535,17 +513,11 @@ func TestLeftWithoutConnection(t *testing.T) {
 	o := postgres.Options{Schema: newSchema(), Timeout: 2 * time.Second}
 	s := newStorageWith(t, pool, o)
 	getDelay(t, s, "shop", plenty)
-	tx, err := admin.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), in(o.Schema, "select from drip.entity for update")); err != nil {
-		t.Fatal(err)
-	}
+	tx := begin(t, admin, o.Schema, "select from drip.entity for update")
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {
-		_, err := s.Do(ctx, "shop", plenty, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
+		_, err := s.Do(ctx, "shop", plenty, nil, one)
 		left <- err
 	}()
 	waiting(t, admin)
@@ -564,8 +536,8 @@ func TestLeftWithoutConnection(t *testing.T) {
 	ok(t, tx.Commit(t.Context()))
 	direct, conn := newStorageWith(t, admin, o), <-taken
 	back := func() bool {
-		e, err := direct.Read(t.Context(), "shop")
-		return err == nil && e.Out == 0 && e.State.LastID > 0
+		e := read(t, direct, "shop")
+		return e.Out == 0 && e.State.LastID > 0
 	}
 	eventually(t, "no connection was to be had, or it was back before the connection was taken", func() bool {
 		return pool.Stat().CanceledAcquireCount() > 0 || back()
@@ -607,11 +579,8 @@ func TestLockedRowInABatch(t *testing.T) {
 					ok(t, call(direct, shop))
 				}
 			}
-			tx, err := admin.Begin(t.Context())
-			ok(t, err)
+			tx := begin(t, admin, o.Schema, "select from drip.entity where key = $1 for update", []byte(c.locked))
 			defer tx.Rollback(context.Background())
-			_, err = tx.Exec(t.Context(), in(o.Schema, "select from drip.entity where key = $1 for update"), []byte(c.locked))
-			ok(t, err)
 			conn, err := pool.Acquire(t.Context())
 			ok(t, err)
 			failed := func(shop string) bool { return shop == "b" || c.locked == "app" && shop == "a" }
@@ -651,10 +620,7 @@ func TestCloseAfterLeaving(t *testing.T) {
 	ok(t, err)
 	s := opened.(*postgres.Storage)
 	getDelay(t, s, "shop", plenty)
-	tx, err := admin.Begin(t.Context())
-	ok(t, err)
-	_, err = tx.Exec(t.Context(), in(o.Schema, "select from drip.entity for update"))
-	ok(t, err)
+	tx := begin(t, admin, o.Schema, "select from drip.entity for update")
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {

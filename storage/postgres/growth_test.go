@@ -59,7 +59,7 @@ func hold(t testing.TB, s *postgres.Storage, l *decision.Limits, n int) {
 }
 
 func admit(t testing.TB, s storage.Atomic, l *decision.Limits) decision.Lease {
-	a, err := s.Do(context.Background(), "shop", l, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
+	a, err := s.Do(context.Background(), "shop", l, nil, one)
 	if err != nil || a.Delay != 0 {
 		t.Errorf("Admit = %+v, %v", a, err)
 	}
@@ -68,10 +68,8 @@ func admit(t testing.TB, s storage.Atomic, l *decision.Limits) decision.Lease {
 
 // pair is an Admit and its Settle.
 func pair(t testing.TB, s storage.Atomic, l *decision.Limits) {
-	lease := admit(t, s, l)
-	a, err := s.Do(context.Background(), "shop", l, nil, decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: decision.Cost{1}, Lease: lease})
-	if err != nil || !a.Found {
-		t.Errorf("Settle = %+v, %v", a, err)
+	if a := do(t, s, "shop", l, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: admit(t, s, l)}); !a.Found {
+		t.Errorf("Settle = %+v", a)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestLeasesAreCounted(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(worker), 2))
 				var held []decision.Lease
 				for range 60 {
-					op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
+					op := one
 					if n := len(held); n > 0 && random.IntN(2) == 0 {
 						op.Lease = held[random.IntN(n)] // it may be settled already, or have ended
 						op.Kind = []decision.Kind{decision.Settle, decision.Renew, decision.Cancel}[random.IntN(3)]
@@ -78,9 +78,7 @@ func TestLeasesAreCounted(t *testing.T) {
 	rows := counted(t, pool, o.Schema)
 	s := newStorageWith(t, pool, o)
 	st, _, err := s.Get(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	leases, err := storage.Decode(st.Data, new(decision.State))
 	e, err2 := s.Read(t.Context(), "shop")
 	if err := errors.Join(err, err2); err != nil || e.Out != int64(len(leases)) || rows > e.Out {
@@ -95,13 +93,15 @@ func TestEndedLeases(t *testing.T) {
 	s := newStorageWith(t, pool, o)
 	l := *plenty
 	l.Tokens = 2500
+	do := func(kind decision.Kind, lease decision.Lease, now int64) decision.Answer {
+		t.Helper()
+		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: kind, Now: now, Lease: lease, Cost: decision.Cost{1}})
+		ok(t, err)
+		return a
+	}
 	admitAt := func(now int64) decision.Answer {
 		t.Helper()
-		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: decision.Admit, Now: now, Cost: decision.Cost{1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
+		return do(decision.Admit, decision.Lease{}, now)
 	}
 	var wg sync.WaitGroup
 	for i := range 500 {
@@ -128,14 +128,6 @@ func TestEndedLeases(t *testing.T) {
 	// A lease that was renewed since, and one that was settled, are found by their IDs.
 	l.Tokens = 10
 	lease := admitAt(1_700_000_063_002).Lease
-	do := func(kind decision.Kind, lease decision.Lease, now int64) decision.Answer {
-		t.Helper()
-		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: kind, Now: now, Lease: lease, Cost: decision.Cost{1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
-	}
 	renewed := do(decision.Renew, lease, 1_700_000_100_000)
 	if !renewed.Found || renewed.Lease.End <= lease.End {
 		t.Errorf("Renew = %+v", renewed)
@@ -153,8 +145,8 @@ func TestEndedLeases(t *testing.T) {
 	}
 	admitAt(1_700_000_200_000)
 	exec(t, pool, o.Schema, "update drip.entity set expires = 0, revision = revision + 1")
-	if e, err := s.Read(t.Context(), "shop"); err != nil || e.Out != 0 || e.State.Tokens != 0 {
-		t.Errorf("Read of an expired entity = %+v, %v", e, err)
+	if e := read(t, s, "shop"); e.Out != 0 || e.State.Tokens != 0 {
+		t.Errorf("Read of an expired entity = %+v", e)
 	}
 	l.Tokens = 1
 	if a := admitAt(1_700_000_200_001); a.Delay != 0 {
@@ -193,17 +185,12 @@ func TestLeasesThatKeepEnding(t *testing.T) {
 	ok(t, err)
 	defer slow.Close()
 	s := newStorageWith(t, slow, o)
-	admit := func() {
-		t.Helper()
-		_, err := s.Do(context.Background(), "shop", plenty, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
-		ok(t, err)
-	}
-	admit()
+	do(t, s, "shop", plenty, one)
 	exec(t, pool, o.Schema, `with held as (insert into drip.lease (key, id, ends)
 		select 'shop', id, (date_part('epoch', clock_timestamp()) * 1000)::bigint + id from generate_series(1, 10000) id returning ends)
 		update drip.entity set revision = 1, leases = leases + (select count(*) from held), first_end = (select min(ends) from held)`)
 	began := time.Now()
-	admit()
+	do(t, s, "shop", plenty, one)
 	if d := time.Since(began); d > 5*time.Second {
 		t.Errorf("a decision took %v, until all leases had ended", d)
 	}
@@ -215,16 +202,11 @@ func TestLeasesWithoutARow(t *testing.T) {
 	pool := sharedPool(t)
 	o := postgres.Options{Schema: newSchema()}
 	s := newStorageWith(t, pool, o)
-	admit := func() int64 {
-		a, err := s.Do(t.Context(), "shop", plenty, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
-		ok(t, err)
-		return a.Lease.ID
-	}
 	for range 3 {
-		admit()
+		do(t, s, "shop", plenty, one)
 	}
 	exec(t, pool, o.Schema, "delete from drip.entity where key = 'shop'")
-	id := admit()
+	id := do(t, s, "shop", plenty, one).Lease.ID
 	got := query[[]int64](t, pool, o.Schema, "select array_agg(id) from drip.lease where key = 'shop'")
 	if len(got) != 1 || got[0] != id {
 		t.Errorf("its leases are %v, want %d alone", got, id)

@@ -30,14 +30,8 @@ type contest struct {
 }
 
 func newContest(t *testing.T, s *postgres.Storage) *contest {
-	c := &contest{t: t, s: s}
-	e, err := s.Read(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.start = e.Time.UnixMilli()
-	c.l = contestLimits(c.start)
-	return c
+	start := read(t, s, "shop").Time.UnixMilli()
+	return &contest{t, s, start, contestLimits(start)}
 }
 
 func contestLimits(start int64) *decision.Limits {
@@ -80,10 +74,7 @@ func (c *contest) check(granted, until int64) {
 	if least := brought(until); granted < least {
 		c.t.Errorf("%d were granted of %d that were asked for", granted, least)
 	}
-	e, err := c.s.Read(c.t.Context(), "shop")
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	e := read(c.t, c.s, "shop")
 	if left, want := e.State.Lines[0].Left, brought(e.State.Now); granted+left != want {
 		c.t.Errorf("%d were granted and %d are left, the intervals brought %d", granted, left, want)
 	}
@@ -164,9 +155,7 @@ func TestInsideTransaction(t *testing.T) {
 	clock.stand(0)
 	l := limits(10, 10, 1000)
 	tx, err := clock.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if n := grants(t, s, l, 40); n != 10 {
 		t.Errorf("%d of 40 granted, want 10", n)
 	}

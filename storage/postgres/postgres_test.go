@@ -42,9 +42,7 @@ func newPool(t testing.TB, url string, most int32, settings ...string) *pgxpool.
 func newTracedPool(t testing.TB, tracer pgx.QueryTracer, url string, most int32, settings ...string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	config.MaxConns = most
 	config.ConnConfig.Tracer = tracer
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
@@ -52,9 +50,7 @@ func newTracedPool(t testing.TB, tracer pgx.QueryTracer, url string, most int32,
 		config.ConnConfig.RuntimeParams[settings[i]] = settings[i+1]
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -101,9 +97,7 @@ func newStorage(t testing.TB) *postgres.Storage {
 func newStorageWith(t testing.TB, pool *pgxpool.Pool, o postgres.Options) *postgres.Storage {
 	t.Helper()
 	s, err := postgres.New(pool, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	ok(t, s.CreateSchema(context.Background()))
 	t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -144,6 +138,29 @@ func limits(size, rate, interval int64) *decision.Limits {
 // plenty lets every operation run, and its only interval does not end while the tests run.
 var plenty = limits(1<<40, 1<<40, 1<<40)
 
+// do does an operation by the server's clock.
+func do(t testing.TB, s storage.Atomic, key string, l *decision.Limits, op decision.Op) decision.Answer {
+	t.Helper()
+	op.Now = decision.OwnClock
+	a, err := s.Do(context.Background(), key, l, nil, op)
+	if err != nil {
+		t.Fatalf("operation %d of %q: %v", op.Kind, key, err)
+	}
+	return a
+}
+
+var one = decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
+
+// begin begins a transaction with a statement.
+func begin(t testing.TB, pool *pgxpool.Pool, schema, sql string, args ...any) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(context.Background())
+	ok(t, err)
+	_, err = tx.Exec(context.Background(), in(schema, sql), args...)
+	ok(t, err)
+	return tx
+}
+
 // ask asks by the server's clock.
 func ask(ctx context.Context, s storage.Atomic, key string, l *decision.Limits) (time.Duration, error) {
 	a, err := s.Do(ctx, key, l, nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
@@ -152,21 +169,22 @@ func ask(ctx context.Context, s storage.Atomic, key string, l *decision.Limits) 
 
 func getDelay(t testing.TB, s storage.Atomic, key string, l *decision.Limits) time.Duration {
 	t.Helper()
-	delay, err := ask(context.Background(), s, key, l)
-	if err != nil {
-		t.Fatalf("GetDelay(%q): %v", key, err)
-	}
-	return delay
+	return time.Duration(do(t, s, key, l, decision.Op{Kind: decision.GetDelay}).Delay) * time.Millisecond
 }
 
 // inUse is the number of plain tokens that are out.
 func inUse(t testing.TB, s storage.Reader, key string) int64 {
 	t.Helper()
+	return read(t, s, key).State.Plain
+}
+
+func read(t testing.TB, s storage.Reader, key string) storage.Entry {
+	t.Helper()
 	e, err := s.Read(context.Background(), key)
 	if err != nil {
 		t.Fatalf("Read(%q): %v", key, err)
 	}
-	return e.State.Plain
+	return e
 }
 
 func eventually(t testing.TB, what string, is func() bool) {
@@ -249,12 +267,10 @@ func TestExecModes(t *testing.T) {
 			}
 			ok(t, s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Tokens: 1, Plain: 8}, nil), Until: 1 << 60}, rev))
 			found := map[string]int64{}
-			if err := errors.Join(s.DeleteIdle(t.Context()), s.List(t.Context(), func(e storage.Entry) error {
+			ok(t, errors.Join(s.DeleteIdle(t.Context()), s.List(t.Context(), func(e storage.Entry) error {
 				found[e.Key] = e.State.Plain
 				return nil
-			})); err != nil {
-				t.Fatal(err)
-			}
+			})))
 			if found[long] != 8 || found["shop"] != 3 {
 				t.Errorf("List tells %d and %d", found[long], found["shop"])
 			}
@@ -303,9 +319,7 @@ func TestOpen(t *testing.T) {
 	url := servers.UsePostgres(t).URL() + "&schema=opened&max_hold=1h&timeout=20s&delete_every=-1s&pool_max_conns=2"
 	for range 2 { // the schema is there the second time
 		opened, err := storage.Open(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		s := opened.(*postgres.Storage)
 		ok(t, s.CreateSchema(t.Context()))
 		getDelay(t, s, "shop", plenty)
@@ -376,15 +390,13 @@ func TestList(t *testing.T) {
 	exec(t, pool, o.Schema, "update drip.entity set expires = 5 where key = 'idle'")
 	exec(t, pool, o.Schema, "update drip.entity set data = 'x' where key = 'broken'")
 	got := map[string]int64{}
-	if err := s.List(t.Context(), func(e storage.Entry) error {
+	ok(t, s.List(t.Context(), func(e storage.Entry) error {
 		if _, twice := got[e.Key]; twice || time.Since(e.Time).Abs() > time.Minute {
 			t.Errorf("List tells %+v", e)
 		}
 		got[e.Key] = e.State.Plain
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if len(got) != len(want) {
 		t.Errorf("List tells %d entities, want %d", len(got), len(want))
 	}
@@ -429,30 +441,21 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	for name, s := range map[string]storage.Atomic{"one process": first, "two in turn": &inTurn{storages: []storage.Atomic{first, second}}} {
 		l := limits(5, 5, 1<<36)
 		key := newSchema()
-		admit := func(t1 decision.Ticket) decision.Answer {
-			t.Helper()
-			a, err := s.Do(t.Context(), key, l, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}, Ticket: t1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return a
-		}
-		leased := admit(decision.Ticket{})
+		leased := do(t, s, key, l, one)
 		version := func() string {
 			return query[string](t, pool, o.Schema, "select xmin::text || ctid::text from drip.entity where key = $1", []byte(key))
 		}
-		settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: leased.Lease, Cost: decision.Cost{1}}
-		if a, err := s.Do(t.Context(), key, l, nil, settle); !a.Found || err != nil {
-			t.Fatalf("Settle = %+v, %v", a, err)
+		settle := decision.Op{Kind: decision.Settle, Lease: leased.Lease, Cost: decision.Cost{1}}
+		if a := do(t, s, key, l, settle); !a.Found {
+			t.Fatalf("Settle = %+v", a)
 		}
 		before := version()
 		for _, op := range []decision.Op{
 			{Kind: decision.ReturnToken}, settle, {Kind: decision.Cancel, Lease: leased.Lease}, {Kind: decision.Renew, Lease: leased.Lease},
 		} {
-			op.Now = decision.OwnClock
 			for range 3 {
-				if a, err := s.Do(t.Context(), key, l, nil, op); err != nil || a.Found {
-					t.Errorf("%s: operation %d = %+v, %v", name, op.Kind, a, err)
+				if a := do(t, s, key, l, op); a.Found {
+					t.Errorf("%s: operation %d = %+v", name, op.Kind, a)
 				}
 			}
 			if now := version(); now != before {
@@ -465,11 +468,11 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		}
 		// A denial books a slot, so that the next one is told a later one: that is written.
 		for range 4 {
-			admit(decision.Ticket{})
+			do(t, s, key, l, one)
 		}
 		before = version()
-		first := admit(decision.Ticket{})
-		if second := admit(decision.Ticket{}); first.Delay == 0 || second.Ticket == first.Ticket || version() == before {
+		first := do(t, s, key, l, one)
+		if second := do(t, s, key, l, one); first.Delay == 0 || second.Ticket == first.Ticket || version() == before {
 			t.Errorf("a denial did not book: %+v, then %+v", first, second)
 		}
 	}
@@ -483,8 +486,8 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	flush(written, 2*(2+2+8+2)) // a run and its settlement change a lease, too
 	before, scans := stat(written), stat(read)
 	for i := range 20 {
-		if a, err := s.Do(t.Context(), fmt.Sprint("nobody", i), plenty, nil, decision.Op{Kind: decision.ReturnToken}); err != nil || a.Found {
-			t.Fatalf("ReturnToken = %+v, %v", a, err)
+		if a := do(t, s, fmt.Sprint("nobody", i), plenty, decision.Op{Kind: decision.ReturnToken}); a.Found {
+			t.Fatalf("ReturnToken = %+v", a)
 		}
 	}
 	flush(read, scans+20)
@@ -503,9 +506,7 @@ func TestDeleteIdle(t *testing.T) {
 	for i := range 60 {
 		key := fmt.Sprint("idle", i)
 		getDelay(t, s, key, quick)
-		if _, err := s.Do(t.Context(), key, quick, nil, decision.Op{Kind: decision.ReturnToken}); err != nil {
-			t.Fatal(err)
-		}
+		do(t, s, key, quick, decision.Op{Kind: decision.ReturnToken})
 	}
 	eventually(t, "the calls of this process had the idle rows deleted", func() bool {
 		getDelay(t, s, "busy", plenty)
@@ -540,13 +541,7 @@ func TestDeleteIdleSkips(t *testing.T) {
 		getDelay(t, s, key, plenty)
 	}
 	exec(t, pool, o.Schema, "update drip.entity set expires = 0")
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), in(o.Schema, "select from drip.entity where key = 'a' for no key update")); err != nil {
-		t.Fatal(err)
-	}
+	tx := begin(t, pool, o.Schema, "select from drip.entity where key = 'a' for no key update")
 	ok(t, s.DeleteIdle(t.Context()))
 	ok(t, tx.Rollback(t.Context()))
 	if left := query[string](t, pool, o.Schema, "select string_agg(encode(key, 'escape'), ',') from drip.entity"); left != "a" {

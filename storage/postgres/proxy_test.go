@@ -62,13 +62,9 @@ func (p *proxy) answered(client, server net.Conn) (pass bool) {
 func newProxy(t *testing.T, to string) *proxy {
 	t.Helper()
 	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	server := u.Host
 	u.Host = l.Addr().String()
@@ -152,12 +148,7 @@ func TestRoundTrips(t *testing.T) {
 	pool := newPool(t, p.url, 1)
 	o := postgres.Options{Schema: newSchema()}
 	s, other := newStorageWith(t, pool, o), newStorageWith(t, pool, o)
-	returnToken := func(s *postgres.Storage, key string) {
-		t.Helper()
-		if _, err := s.Do(t.Context(), key, plenty, nil, decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	returnToken := func(s *postgres.Storage, key string) { do(t, s, key, plenty, decision.Op{Kind: decision.ReturnToken}) }
 	for _, s := range []*postgres.Storage{s, s, other} { // prepares the statements
 		getDelay(t, s, "shop", plenty)
 		returnToken(s, "nobody")
@@ -176,8 +167,8 @@ func TestRoundTrips(t *testing.T) {
 	p.roundTrips(t, "what changes nothing", 20, nothing, func() {
 		for range 20 {
 			lost := decision.Lease{ID: 1, End: 1 << 42}
-			if a, err := s.Do(t.Context(), "shop", plenty, nil, decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: lost}); err != nil || a.Found {
-				t.Fatal(a, err)
+			if a := do(t, s, "shop", plenty, decision.Op{Kind: decision.Settle, Lease: lost}); a.Found {
+				t.Fatal(a)
 			}
 		}
 	})
@@ -282,9 +273,7 @@ func TestLostAnswer(t *testing.T) {
 		}
 	}
 	st, rev, err := s.Get(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	st.Data = storage.Encode(&decision.State{Tokens: 1, Plain: 77}, nil)
 	p.lose(2) // the first one prepares
 	if err := s.Set(t.Context(), "shop", st, rev); !errors.Is(err, postgres.ErrNoAnswer) {

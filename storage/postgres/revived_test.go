@@ -20,19 +20,11 @@ func TestRevivedTogether(t *testing.T) {
 	admin := sharedPool(t)
 	l := limits(1000, 1000, 10)
 	l.Tokens, l.Lease, l.MaxLease = 1, 60_000, 60_000
-	admit := func(s *postgres.Storage) decision.Answer {
-		t.Helper()
-		a, err := s.Do(context.Background(), "shop", l, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
-	}
 	other := newStorageWith(t, admin, o)
 	dying := *l
 	dying.Lease, dying.MaxLease = 1, 1
-	if a, err := other.Do(t.Context(), "shop", &dying, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}); err != nil || a.Lease.ID == 0 {
-		t.Fatalf("Admit = %+v, %v", a, err)
+	if a := do(t, other, "shop", &dying, one); a.Lease.ID == 0 {
+		t.Fatalf("Admit = %+v", a)
 	}
 	eventually(t, "the row has expired", func() bool {
 		return query[bool](t, admin, o.Schema, "select expires < date_part('epoch', clock_timestamp()) * 1000 from drip.entity")
@@ -44,7 +36,7 @@ func TestRevivedTogether(t *testing.T) {
 	ok(t, err)
 	config.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
 		if taken.Add(1) == 2 { // the storage has read the row, and goes on to delete the old lease
-			got = admit(other)
+			got = do(t, other, "shop", l, one)
 		}
 		return true, nil
 	}
@@ -54,7 +46,7 @@ func TestRevivedTogether(t *testing.T) {
 	s, err := postgres.New(pool, o)
 	ok(t, err)
 	defer s.Close()
-	a := admit(s)
+	a := do(t, s, "shop", l, one)
 	if got.Lease.ID == 0 {
 		t.Fatalf("the other process got %+v", got)
 	}

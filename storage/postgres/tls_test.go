@@ -20,13 +20,9 @@ import (
 func TestTLS(t *testing.T) {
 	server := servers.OwnPostgres(t) // without TLS and without a password
 	config, err := pgx.ParseConfig(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	plain, err := url.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	front := servers.FrontTLS(t, plain.Host, servers.PostgresAsks)
 	schema := newSchema()
 	newStorageWith(t, newPool(t, server.URL(), 1), postgres.Options{Schema: schema})
@@ -40,9 +36,7 @@ func TestTLS(t *testing.T) {
 	} {
 		u := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, "secret"), Host: test.host, Path: "/" + config.Database, RawQuery: test.parameters + "&schema=" + url.QueryEscape(schema)}
 		s, err := storage.Open(t.Context(), u.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		defer s.(io.Closer).Close()
 		_, err = ask(t.Context(), s.(storage.Atomic), "shop", limits(1, 1, 1000))
 		switch {
