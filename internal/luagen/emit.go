@@ -197,22 +197,17 @@ func (e *emitter) asLocal(name string, x expr) expr {
 	return e.local(name, x)
 }
 
-func structOf(t types.Type) *types.Struct {
+// target is the type that t is or points to.
+func target(t types.Type) types.Type {
 	if p, ok := t.Underlying().(*types.Pointer); ok {
-		t = p.Elem()
+		return p.Elem()
 	}
-	s, _ := t.Underlying().(*types.Struct)
-	return s
+	return t
 }
 
-// arrayOf is the array that t is or points to.
-func arrayOf(t types.Type) *types.Array {
-	if p, ok := t.Underlying().(*types.Pointer); ok {
-		t = p.Elem()
-	}
-	a, _ := t.Underlying().(*types.Array)
-	return a
-}
+func structOf(t types.Type) *types.Struct { s, _ := target(t).Underlying().(*types.Struct); return s }
+
+func arrayOf(t types.Type) *types.Array { a, _ := target(t).Underlying().(*types.Array); return a }
 
 func isSlice(t types.Type) bool { _, ok := t.Underlying().(*types.Slice); return ok }
 
@@ -404,7 +399,7 @@ var operators = map[token.Token]struct {
 }
 
 func (e *emitter) binary(b *ast.BinaryExpr) expr {
-	if s, ok := e.info.TypeOf(b.X).Underlying().(*types.Struct); ok && s != nil {
+	if _, ok := e.info.TypeOf(b.X).Underlying().(*types.Struct); ok {
 		return e.compare(b)
 	}
 	x := e.scalar(b.X)
@@ -464,9 +459,11 @@ func (e *emitter) quotient(x, y expr) expr {
 	return expr{fmt.Sprintf("(%s - %s %% %s) / %s", x.code, x.code, y.code, y.code), product}
 }
 
+var extremes = map[string]string{"max": ">", "min": "<"}
+
 // extreme is the builtin max or min. A call of Lua's would take longer.
 func (e *emitter) extreme(name string, args []ast.Expr) expr {
-	op := map[string]string{"max": ">", "min": "<"}[name]
+	op := extremes[name]
 	values := make([]expr, len(args))
 	for i, a := range args {
 		e.dirty = false
@@ -753,7 +750,7 @@ func (e *emitter) call(x *ast.CallExpr) []string {
 func (e *emitter) inner(fn *types.Func, to []string) []string {
 	if r := fn.Signature().Results(); r.Len() == 1 && r.At(0).Name() != "" {
 		if s := structOf(r.At(0).Type()); s != nil {
-			e.values[r.At(0)] = place{of: s, prefix: strings.TrimSuffix(to[0], "_"+s.Field(0).Name())}
+			e.values[r.At(0)] = placeOf(s, to)
 		} else {
 			e.values[r.At(0)] = expr{to[0], atom}
 		}
@@ -766,6 +763,11 @@ func (e *emitter) inner(fn *types.Func, to []string) []string {
 	}
 	e.body = outer
 	return inner
+}
+
+// placeOf is where a struct with these locals is.
+func placeOf(s *types.Struct, locals []string) place {
+	return place{of: s, prefix: strings.TrimSuffix(locals[0], "_"+s.Field(0).Name())}
 }
 
 // result makes locals for the result of a function.

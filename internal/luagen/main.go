@@ -269,10 +269,7 @@ func (p *pkg) begin(method string) (*types.Func, *emitter) {
 
 // nameOf is the name of the type that t is or points to.
 func nameOf(t types.Type) string {
-	if p, ok := t.(*types.Pointer); ok {
-		t = p.Elem()
-	}
-	return t.(*types.Named).Obj().Name()
+	return target(t).(*types.Named).Obj().Name()
 }
 
 // variables are the parameters of a function, the receiver first.

@@ -369,7 +369,7 @@ func (e *emitter) builtin(f *ast.Ident, x ast.Expr, c *ast.CallExpr) bool {
 		}
 		m := e.scalar(x).code
 		for _, a := range c.Args[1:] {
-			e.raise(m, map[string]string{"max": ">", "min": "<"}[f.Name], e.scalar(a))
+			e.raise(m, extremes[f.Name], e.scalar(a))
 		}
 		return true
 	}
@@ -393,8 +393,7 @@ func (e *emitter) define(s *ast.AssignStmt) {
 			e.values[obj] = e.pointer(id.Name, e.place(r))
 		case structOf(t) != nil:
 			if c, ok := r.(*ast.CallExpr); ok {
-				to := e.call(c)
-				e.values[obj] = place{of: structOf(t), prefix: strings.TrimSuffix(to[0], "_"+structOf(t).Field(0).Name())}
+				e.values[obj] = placeOf(structOf(t), e.call(c))
 				break
 			}
 			values := e.flatten(r)
