@@ -41,9 +41,6 @@ func startRedis(ctx context.Context, bus int, args ...string) (*Redis, error) {
 		server: server{name: "Redis", url: "redis://" + address(port) + "/0", quit: syscall.SIGTERM},
 		port:   port,
 	}
-	if err := r.prepare(); err != nil {
-		return nil, err
-	}
 	r.command = func() *exec.Cmd {
 		cmd := exec.Command(path, append([]string{
 			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", r.dir, "--daemonize", "no",
@@ -54,11 +51,7 @@ func startRedis(ctx context.Context, bus int, args ...string) (*Redis, error) {
 		return cmd
 	}
 	r.ready = r.answers
-	if err := r.Start(ctx); err != nil {
-		_ = r.Stop()
-		return nil, err
-	}
-	return r, nil
+	return r, r.launch(ctx)
 }
 
 // Addr returns host:port.

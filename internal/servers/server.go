@@ -97,6 +97,18 @@ func (s *server) prepare() error {
 	return nil
 }
 
+// launch prepares a server and starts it. After an error nothing of it is left.
+func (s *server) launch(ctx context.Context) error {
+	if err := s.prepare(); err != nil {
+		return err
+	}
+	err := s.Start(ctx)
+	if err != nil {
+		_ = s.Stop()
+	}
+	return err
+}
+
 const folderPrefix = "drip-server-"
 
 var sweepOnce = sync.OnceFunc(sweep)

@@ -57,20 +57,13 @@ func startSQS(ctx context.Context) (*SQS, error) {
 		return nil, err
 	}
 	s := &SQS{server{name: "SQS", url: "http://" + address(port), quit: syscall.SIGTERM}}
-	if err := s.prepare(); err != nil {
-		return nil, err
-	}
 	s.command = func() *exec.Cmd {
 		cmd := exec.Command(node, "--input-type=module", "--eval", fauxqsMain, module, strconv.Itoa(port))
 		cmd.Env = environ()
 		return cmd
 	}
 	s.ready = s.answers
-	if err := s.Start(ctx); err != nil {
-		_ = s.Stop()
-		return nil, err
-	}
-	return s, nil
+	return s, s.launch(ctx)
 }
 
 func (s *SQS) answers(ctx context.Context, pid int) error {
