@@ -85,15 +85,12 @@ func open(t *testing.T, g *target) {
 			if status, err := s.Inspect(t.Context(), "shop"); err != nil || !status.ClosedUntil.IsZero() {
 				t.Errorf("%s: closed until %v, %v, want open", name, status.ClosedUntil, err)
 			}
-			began := s.now
-			n := s.hops(20, func() time.Duration { return s.admit(1).Delay })
-			if waited := s.now.Sub(began); waited > 10*time.Second {
-				t.Errorf("%s with %d booked: a newcomer ran after %v and %d postponements, want seconds", name, booked, waited, n)
-			}
-			began = s.now
-			n = s.hops(20, s.getDelay)
-			if waited := s.now.Sub(began); waited > 10*time.Second {
-				t.Errorf("%s with %d booked: GetDelay ran after %v and %d postponements, want seconds", name, booked, waited, n)
+			for kind, ask := range []func() time.Duration{func() time.Duration { return s.admit(1).Delay }, s.getDelay} {
+				began := s.now
+				n := s.hops(20, ask)
+				if waited := s.now.Sub(began); waited > 10*time.Second {
+					t.Errorf("%s with %d booked: caller %d ran after %v and %d postponements, want seconds", name, booked, kind, waited, n)
+				}
 			}
 		}
 	}

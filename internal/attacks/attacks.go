@@ -5,10 +5,11 @@
 package attacks
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,11 +51,9 @@ func (g *target) shop(t *testing.T, o drip.Options) *shop {
 	t.Helper()
 	s := &shop{t: t, now: noon}
 	o.Storage, o.Start, o.Clock = g.open(t), time.Unix(0, 0), func() time.Time { return s.now }
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Bucket = b
+	var err error
+	s.Bucket, err = drip.New(o)
+	s.ok(err)
 	return s
 }
 
@@ -154,20 +153,6 @@ type message struct {
 	ran       time.Duration // when it ran; below zero if it did not
 }
 
-// queue is the messages in the order of their times.
-type queue []*message
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, k int) bool { return q[i].at < q[k].at }
-func (q queue) Swap(i, k int)      { q[i], q[k] = q[k], q[i] }
-func (q *queue) Push(x any)        { *q = append(*q, x.(*message)) }
-func (q *queue) Pop() any {
-	old := *q
-	m := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return m
-}
-
 // every returns n messages of one unit that come evenly between two times.
 func every(n int, from, to time.Duration) (all []*message) {
 	for i := range n {
@@ -180,13 +165,11 @@ func every(n int, from, to time.Duration) (all []*message) {
 // play delivers messages, each again after its delay, until all have run or the time is over. Operations take no time.
 func (s *shop) play(until time.Duration, groups ...[]*message) {
 	s.t.Helper()
-	var q queue
-	for _, group := range groups {
-		q = append(q, group...)
-	}
-	heap.Init(&q)
+	q := slices.Concat(groups...)
+	slices.SortStableFunc(q, func(a, b *message) int { return cmp.Compare(a.at, b.at) })
 	for len(q) > 0 && q[0].at <= until {
 		m := q[0]
+		q = q[1:]
 		s.now = noon.Add(m.at)
 		var d time.Duration
 		if m.plain {
@@ -203,12 +186,12 @@ func (s *shop) play(until time.Duration, groups ...[]*message) {
 		}
 		if d == 0 {
 			m.ran = m.at
-			heap.Pop(&q)
 			continue
 		}
 		m.hops++
 		m.at += d
-		heap.Fix(&q, 0)
+		i, _ := slices.BinarySearchFunc(q, m.at+1, func(m *message, at time.Duration) int { return cmp.Compare(m.at, at) })
+		q = slices.Insert(q, i, m)
 	}
 }
 
