@@ -10,17 +10,11 @@ import (
 func Channel(t TB, url string) *amqp.Channel {
 	t.Helper()
 	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }) // the broker may be gone
 	ch, err := conn.Channel()
-	if err == nil {
-		err = ch.Confirm(false)
-	}
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
+	must(t, err)
+	must(t, ch.Confirm(false))
 	return ch
 }
 
@@ -28,9 +22,8 @@ func Channel(t TB, url string) *amqp.Channel {
 func Declare(t TB, ch *amqp.Channel, kind string, queues ...string) {
 	t.Helper()
 	for _, name := range queues {
-		if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: kind}); err != nil {
-			t.Fatalf("%v", err)
-		}
+		_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: kind})
+		must(t, err)
 	}
 }
 
@@ -40,9 +33,8 @@ func Publish(t TB, ch *amqp.Channel, queue string, messages ...amqp.Publishing) 
 	var last *amqp.DeferredConfirmation
 	for _, m := range messages {
 		var err error
-		if last, err = ch.PublishWithDeferredConfirm("", queue, true, false, m); err != nil {
-			t.Fatalf("%v", err)
-		}
+		last, err = ch.PublishWithDeferredConfirm("", queue, true, false, m)
+		must(t, err)
 	}
 	if last != nil && !last.Wait() {
 		t.Fatalf("the broker did not confirm a message")
@@ -54,9 +46,7 @@ func Drain(t TB, ch *amqp.Channel, queue string) (bodies []string) {
 	t.Helper()
 	for {
 		d, ok, err := ch.Get(queue, true)
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
+		must(t, err)
 		if !ok {
 			return bodies
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -56,13 +57,11 @@ func startRedis(ctx context.Context, bus int, args ...string) (*Redis, error) {
 
 // Addr returns host:port.
 func (r *Redis) Addr() string {
-	if r.port == 0 { // not ours
-		addr := r.url[strings.LastIndexByte(r.url, '@')+1:]
-		addr = strings.TrimPrefix(strings.TrimPrefix(addr, "redis://"), "rediss://")
-		addr, _, _ = strings.Cut(addr, "/")
-		return addr
+	u, err := url.Parse(r.url)
+	if err != nil { // it is not ours, and the client knows better
+		return r.url
 	}
-	return address(r.port)
+	return u.Host
 }
 
 func (r *Redis) answers(ctx context.Context, pid int) error {

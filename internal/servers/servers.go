@@ -175,6 +175,14 @@ func own[T interface{ Stop() error }](t TB, start func(context.Context) (T, erro
 	return s
 }
 
+// must ends the test if there is an error.
+func must(t TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
 // require ends the test if a server cannot be had. A developer without the program still gets the other tests; CI must
 // not pass because it tested nothing.
 func require(t TB, err error) {

@@ -42,8 +42,8 @@ func (starter) start(t *testing.T) (cmd *exec.Cmd, pid int, dir string) {
 	cmd = exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "DRIP_SERVERS_TEST_STARTER=1")
 	out, err := cmd.StdoutPipe()
-	check(t, err)
-	check(t, cmd.Start())
+	must(t, err)
+	must(t, cmd.Start())
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	if _, err := fmt.Sscan(line, &pid, &dir); err != nil {
 		t.Fatalf("starter printed %q", line)
@@ -60,13 +60,6 @@ func isGone(pid int) bool {
 	return s == 0 || s == 'Z'
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // eventually fails the test when done does not return true in time.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
@@ -79,7 +72,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 func checkStopped(t *testing.T, s *server) {
 	t.Helper()
 	pids := append(descendants(s.proc.cmd.Process.Pid), s.proc.cmd.Process.Pid)
-	check(t, s.Stop())
+	must(t, s.Stop())
 	for _, pid := range pids {
 		if !isGone(pid) {
 			t.Errorf("%s: process %d is still there after Stop", s.name, pid)
@@ -99,7 +92,7 @@ func checkStopped(t *testing.T, s *server) {
 // checkPause pauses a server, looks whether ask hangs, and resumes it.
 func checkPause(t *testing.T, s *server, ask func(context.Context) error) {
 	t.Helper()
-	check(t, s.Pause())
+	must(t, s.Pause())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := ask(ctx); err == nil {
@@ -108,7 +101,7 @@ func checkPause(t *testing.T, s *server, ask func(context.Context) error) {
 	if ctx.Err() == nil {
 		t.Errorf("%s: refuses while paused, should hang", s.name)
 	}
-	check(t, s.Resume())
+	must(t, s.Resume())
 	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := until(ctx, func() error { return ask(ctx) }); err != nil {
@@ -140,12 +133,12 @@ func TestRedis(t *testing.T) {
 	if r.Addr() == other.Addr() || r.dir == other.dir {
 		t.Errorf("two servers at %s in %s", r.Addr(), r.dir)
 	}
-	check(t, r.order(t.Context(), "SET key value"))
-	check(t, r.Kill())
+	must(t, r.order(t.Context(), "SET key value"))
+	must(t, r.Kill())
 	if _, err := r.do(t.Context(), "PING"); err == nil {
 		t.Error("a killed Redis answers")
 	}
-	check(t, r.Start(t.Context()))
+	must(t, r.Start(t.Context()))
 	if got, err := r.do(t.Context(), "GET key"); got != "value" || err != nil {
 		t.Errorf("GET = %q, %v, want value", got, err)
 	}
@@ -156,9 +149,9 @@ func TestRedis(t *testing.T) {
 		_, err := r.do(ctx, "PING")
 		return err
 	})
-	check(t, other.Pause())
+	must(t, other.Pause())
 	checkStopped(t, &other.server) // paused
-	check(t, r.Kill())
+	must(t, r.Kill())
 	checkStopped(t, &r.server) // killed
 }
 
@@ -173,7 +166,7 @@ func TestPortTaken(t *testing.T) {
 		r, err := startRedis(t.Context(), 0)
 		if err == nil && tries == 1 {
 			// As if it had been started on the port of the first.
-			check(t, r.Kill())
+			must(t, r.Kill())
 			r.port = first.port
 			r.command = func() *exec.Cmd { return first.command() }
 			err = r.Start(t.Context())
@@ -181,7 +174,7 @@ func TestPortTaken(t *testing.T) {
 		}
 		return r, err
 	})
-	check(t, err)
+	must(t, err)
 	defer second.Stop()
 	if tries != 2 {
 		t.Errorf("%d tries, want 2", tries)
@@ -191,13 +184,13 @@ func TestPortTaken(t *testing.T) {
 func TestStarterKilled(t *testing.T) {
 	t.Parallel()
 	cmd, pid, dir := starter{}.start(t)
-	check(t, cmd.Process.Kill())
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	eventually(t, "end of the orphan", func() bool { return isGone(pid) })
 
 	alive := OwnRedis(t)
 	for _, d := range []string{dir, alive.dir} {
-		check(t, os.Chtimes(d, time.Time{}, time.Now().Add(-time.Hour)))
+		must(t, os.Chtimes(d, time.Time{}, time.Now().Add(-time.Hour)))
 	}
 	sweep()
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
@@ -211,7 +204,7 @@ func TestStarterKilled(t *testing.T) {
 func TestStarterInterrupted(t *testing.T) {
 	t.Parallel()
 	cmd, pid, dir := starter{}.start(t)
-	check(t, cmd.Process.Signal(os.Interrupt))
+	must(t, cmd.Process.Signal(os.Interrupt))
 	_ = cmd.Wait()
 	if got := cmd.ProcessState.ExitCode(); got != 130 {
 		t.Errorf("exit code %d, want 130", got)
@@ -246,7 +239,7 @@ func TestMissing(t *testing.T) {
 // A variable that names a dead server fails the tests with its name, and skips none.
 func TestDeadServer(t *testing.T) {
 	p, err := freePort(0)
-	check(t, err)
+	must(t, err)
 	t.Setenv("CI", "")
 	t.Setenv("DRIP_NO_URL", fmt.Sprintf("redis://:secret@127.0.0.1:%d/0", p))
 	use := shared("DRIP_NO_URL", func(url string) string { return url }, func(context.Context) (string, error) { return "", ErrMissing })
@@ -274,7 +267,7 @@ func TestFreePort(t *testing.T) {
 	seen := make(map[int]bool)
 	for range 50 {
 		p, err := freePort(busOffset)
-		check(t, err)
+		must(t, err)
 		if seen[p] || !isFree(p) || !isFree(p+busOffset) {
 			t.Errorf("port %d is not free or came twice", p)
 		}
@@ -285,7 +278,7 @@ func TestFreePort(t *testing.T) {
 		seen[p] = true
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	must(t, err)
 	defer l.Close()
 	if port := l.Addr().(*net.TCPAddr).Port; isFree(port) {
 		t.Errorf("port %d counts as free, and somebody listens on it", port)
@@ -296,9 +289,9 @@ func TestFreePort(t *testing.T) {
 func TestOwnProcessGroup(t *testing.T) {
 	r := OwnRedis(t)
 	ours, err := syscall.Getpgid(0)
-	check(t, err)
+	must(t, err)
 	theirs, err := syscall.Getpgid(r.proc.cmd.Process.Pid)
-	check(t, err)
+	must(t, err)
 	if ours == theirs {
 		t.Error("the server is in our process group")
 	}

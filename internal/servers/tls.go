@@ -38,30 +38,24 @@ func FrontTLS(t interface {
 }, server string, ask []byte) *TLS {
 	t.Helper()
 	f := &TLS{CAFile: filepath.Join(t.TempDir(), "ca.pem"), server: server, ask: ask}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(err)
+	must(t, err)
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(err)
+	must(t, err)
 	leaf, err := x509.ParseCertificate(der)
-	must(err)
-	must(os.WriteFile(f.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	must(t, err)
+	must(t, os.WriteFile(f.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	f.config = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	f.Trusts = &tls.Config{RootCAs: x509.NewCertPool()}
 	f.Trusts.RootCAs.AddCert(leaf)
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(err)
+	must(t, err)
 	f.Addr = listener.Addr().String()
 	t.Cleanup(func() { listener.Close() })
 	go func() {
