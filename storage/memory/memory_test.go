@@ -207,3 +207,24 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations of four decisions, want 0", n)
 	}
 }
+
+// Read and List tell the time with all its digits, and a decision is made at that time, cut to milliseconds.
+func TestClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(700 * time.Microsecond)
+		s := memory.New()
+		time.Sleep(400 * time.Microsecond)
+		do(t, s, "shop", perSecond(), decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
+		check := func(e storage.Entry) error {
+			if want := time.Now(); !e.Time.Equal(want) || e.State.Now != want.UnixMilli() {
+				t.Errorf("the time is %v and that of the decision %d, want %v and %d", e.Time, e.State.Now, want, want.UnixMilli())
+			}
+			return nil
+		}
+		e, err := s.Read(t.Context(), "shop")
+		check(e)
+		if err = errors.Join(err, s.List(t.Context(), check)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
