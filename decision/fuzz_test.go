@@ -498,11 +498,13 @@ func random(seed uint64) []byte {
 
 var entities = flag.Int("entities", 3000, "how many entities TestLimit drives")
 
-// The checks of FuzzLimit with fixed seeds.
-func TestLimit(t *testing.T) {
+// The checks of FuzzLimit and FuzzShared with fixed seeds.
+func TestLimit(t *testing.T)  { fixedSeeds(t, play) }
+func TestShared(t *testing.T) { fixedSeeds(t, crowded) }
+
+func fixedSeeds(t *testing.T, play func(*testing.T, []byte)) {
 	for seed := range uint64(*entities) {
-		play(t, random(seed))
-		if t.Failed() {
+		if play(t, random(seed)); t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}

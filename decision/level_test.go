@@ -2,6 +2,7 @@ package decision_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/drip-go/drip/decision"
@@ -135,16 +136,10 @@ func TestLevelIsWithinTheLimits(t *testing.T) {
 		for i := range s.Pins {
 			s.Pins[i].Level.Changed = now // it does not rise just now
 		}
-		before := append([]decision.Window(nil), l.InForce(&s, now).Windows...)
+		before := slices.Clone(l.InForce(&s, now).Windows)
 		known, ok := s.Limits()
-		if after := known.InForce(&s, now).Windows; !ok || len(after) != len(before) {
-			t.Fatalf("seed %d: the stored limits are %v", seed, known)
-		} else {
-			for i := range after {
-				if after[i] != before[i] {
-					t.Fatalf("seed %d: by the stored limits %v is in force, want %v", seed, after, before)
-				}
-			}
+		if after := known.InForce(&s, now).Windows; !ok || !slices.Equal(after, before) {
+			t.Fatalf("seed %d: by the stored limits %v is in force, want %v", seed, after, before)
 		}
 	}
 }
@@ -260,29 +255,25 @@ func TestLevelOfALoneOperation(t *testing.T) {
 func TestLevelBelowACost(t *testing.T) {
 	for _, interval := range []int64{10, 1000} {
 		e := newEntity(t, decision.Window{Size: 10, Rate: 10, Interval: interval})
-		shared := limitsOf(t, 1000, decision.Window{Size: 10, Rate: 10, Interval: interval})
-		var all decision.State
-		var held storage.Leases
+		all := newEntity(t, decision.Window{Size: 10, Rate: 10, Interval: interval})
 		for _, which := range []string{"own", "shared"} {
 			refused := decision.Op{Kind: decision.Throttle, For: 1, Level: 1}
 			if which == "own" {
 				e.do(0, refused)
 			} else {
 				e = newEntity(t, perSecond(1000, 1000))
-				shared.Apply(&all, &held, &refused, begin, new(decision.Answer))
+				all.do(0, refused)
 			}
-			in := storage.Within{Limits: &shared, ID: 1, Weight: 1}
-			now, asks, ticket := int64(begin+1000), 0, newcomer
+			now, asks, ticket := int64(1000), 0, newcomer
 			for asks < 100 {
-				op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{10}, Ticket: ticket}, decision.Answer{}
-				e.l.ApplyWithin(&e.s, &e.leases, []decision.Shared{in.In(&all, &held)}, &op, now, &a)
+				a := e.within(all, now, decision.Op{Kind: decision.Admit, Cost: decision.Cost{10}, Ticket: ticket})
 				if a.Delay == 0 {
 					break
 				}
 				now, asks, ticket = now+a.Delay, asks+1, a.Ticket
 			}
-			if asks > 60 || now > begin+600_000 {
-				t.Errorf("%d ms, %s limit: after %d asks and %d ms the level is %v", interval, which, asks, now-begin, e.s.Level())
+			if asks > 60 || now > 600_000 {
+				t.Errorf("%d ms, %s limit: after %d asks and %d ms the level is %v", interval, which, asks, now, e.s.Level())
 			}
 		}
 	}
@@ -292,19 +283,14 @@ func TestLevelBelowACost(t *testing.T) {
 func TestLimitsOfALevel(t *testing.T) {
 	const hour = 3_600_000
 	for part := int64(decision.Whole / 10); part <= decision.Whole; part += 7 {
-		l := decision.Limits{Windows: []decision.Window{{Size: 4000, Rate: 100, Interval: hour}}, Tokens: 1000, Guess: 50, Lease: hour, MaxLease: hour}
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-		var s decision.State
-		leases, now := storage.NewLeases(nil), int64(1_700_000_000_500)
+		e := newEntity(t, decision.Window{Size: 4000, Rate: 100, Interval: hour})
 		for _, op := range []decision.Op{
 			{Kind: decision.Throttle, For: 1, Level: 1}, {Kind: decision.Announce, For: hour, Level: part}, {Kind: decision.Admit, Cost: decision.Cost{1}},
 		} {
-			l.Apply(&s, leases, &op, now, &decision.Answer{})
+			e.do(500, op)
 		}
-		if stored, known := s.Limits(); !known || stored.Windows[0].Interval != hour {
-			t.Fatalf("at a level of %v the interval is %d, want %d", s.Level(), stored.Windows[0].Interval, hour)
+		if stored, known := e.s.Limits(); !known || stored.Windows[0].Interval != hour {
+			t.Fatalf("at a level of %v the interval is %d, want %d", e.s.Level(), stored.Windows[0].Interval, hour)
 		}
 	}
 }

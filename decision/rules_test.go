@@ -36,6 +36,12 @@ func (e *entity) ready() {
 	}
 }
 
+func (e *entity) change(windows ...decision.Window) {
+	e.t.Helper()
+	e.l.Windows = windows
+	e.ready()
+}
+
 func (e *entity) do(now int64, op decision.Op) (a decision.Answer) {
 	e.l.Apply(&e.s, &e.leases, &op, begin+now, &a)
 	return a
@@ -72,11 +78,13 @@ func (e *entity) settle(now int64, l decision.Lease, cost int64) {
 	}
 }
 
-// left fails the test unless the first window has so much left.
-func (e *entity) left(want int64) {
+// left fails the test unless the windows have so much left.
+func (e *entity) left(want ...int64) {
 	e.t.Helper()
-	if got := e.s.Lines[0].Left; got != want {
-		e.t.Fatalf("%d units are left, want %d", got, want)
+	for i, n := range want {
+		if got := e.s.Lines[i].Left; got != n {
+			e.t.Fatalf("window %d has %d left, want %d", i, got, n)
+		}
 	}
 }
 
@@ -284,9 +292,9 @@ func TestResumeOpens(t *testing.T) {
 // Resume changes nothing if the entity is open: the tickets that were denied a token keep their turns.
 func TestResumeOfAnOpenEntity(t *testing.T) {
 	play := func(resumes bool) (delays []int64) {
-		e := newEntity(t, decision.Window{Size: 100, Rate: 100, Interval: 1000})
+		e := newEntity(t, perSecond(100, 100))
 		e.l.Tokens = 1
-		e.runs(0, 1, decision.Ticket{})
+		e.runs(0, 1, newcomer)
 		tickets := make([]decision.Ticket, 10)
 		for range 3 {
 			for i := range tickets {
@@ -378,8 +386,7 @@ func TestIdleEntityIsForgotten(t *testing.T) {
 func TestLeaseOfBeforeAWindowRefundsNothingThere(t *testing.T) {
 	e := newEntity(t, perSecond(10, 10))
 	old := e.runs(0, 1, newcomer)
-	e.l.Windows = append(e.l.Windows, decision.Window{Size: 1, Rate: 1, Interval: 60_000})
-	e.ready()
+	e.change(append(e.l.Windows, decision.Window{Size: 1, Rate: 1, Interval: 60_000})...)
 	e.runs(0, 1, newcomer)
 	e.settle(0, old, 0)
 	e.waits(0, 1, newcomer, 60_000, decision.BoundWindow+1)
@@ -387,10 +394,10 @@ func TestLeaseOfBeforeAWindowRefundsNothingThere(t *testing.T) {
 
 // A Reset of an entity that is idle but for its leases forgets it, however a backend deletes them.
 func TestResetOfIdle(t *testing.T) {
-	e := newEntity(t, decision.Window{Size: 2, Rate: 2, Interval: 1000})
-	e.runs(0, 1, decision.Ticket{})
-	e.runs(0, 1, decision.Ticket{})
-	e.waits(0, 1, decision.Ticket{}, 1000, decision.BoundWindow)
+	e := newEntity(t, perSecond(2, 2))
+	e.runs(0, 1, newcomer)
+	e.runs(0, 1, newcomer)
+	e.waits(0, 1, newcomer, 1000, decision.BoundWindow)
 	e.do(30_000, decision.Op{Kind: decision.Reset})
 	if e.s.Next != 0 || e.s.LastID != 0 || e.leases.Out(0) != 0 {
 		t.Errorf("after a Reset it is %+v, want what nobody knows", e.s)
@@ -400,14 +407,14 @@ func TestResetOfIdle(t *testing.T) {
 // The tokens of dead holders are idle for an eighth of a lease at most, although nobody knows when the holders died.
 func TestDeadHolders(t *testing.T) {
 	for died := int64(0); died <= 90_000; died += 1000 {
-		e := newEntity(t, decision.Window{Size: 1000, Rate: 1000, Interval: 1000})
+		e := newEntity(t, perSecond(1000, 1000))
 		e.l.Tokens = 3
 		var held [3]decision.Lease
 		for i := range held {
-			held[i] = e.runs(0, 1, decision.Ticket{})
+			held[i] = e.runs(0, 1, newcomer)
 		}
 		renewals := []int64{died / 2, died}
-		at, a := int64(0), e.admit(0, 1, decision.Ticket{})
+		at, a := int64(0), e.admit(0, 1, newcomer)
 		for asks := 0; a.Delay > 0 && asks < 10_000; asks++ {
 			at += a.Delay
 			for ; len(renewals) > 0 && renewals[0] <= at; renewals = renewals[1:] {
@@ -628,9 +635,9 @@ func TestNewcomerBesideBookings(t *testing.T) {
 	e := newEntity(t, decision.Window{Size: 10, Rate: 10, Interval: 60_000})
 	e.l.Tokens = 1
 	for i := range int64(10) {
-		e.settle(i*100+50, e.runs(i*100, 1, decision.Ticket{}), 1)
+		e.settle(i*100+50, e.runs(i*100, 1, newcomer), 1)
 	}
-	first, second := e.admit(2000, 1, decision.Ticket{}).Ticket, e.admit(2000, 1, decision.Ticket{}).Ticket
+	first, second := e.admit(2000, 1, newcomer).Ticket, e.admit(2000, 1, newcomer).Ticket
 	lease := e.runs(60_000, 1, first)
 	promised := func(when string, want int64) {
 		t.Helper()
@@ -639,11 +646,11 @@ func TestNewcomerBesideBookings(t *testing.T) {
 		}
 	}
 	promised("beside two bookings", 8)
-	newcomer := e.waits(60_000, 1, decision.Ticket{}, 100, decision.BoundTokens)
+	newcomer := e.waits(60_000, 1, newcomer, 100, decision.BoundTokens)
 	promised("with a newcomer that waits", 8)
 	e.do(60_000, decision.Op{Kind: decision.Cancel, Ticket: newcomer})
 	promised("after its Cancel", 8)
-	newcomer = e.admit(60_000, 1, decision.Ticket{}).Ticket
+	newcomer = e.admit(60_000, 1, newcomer).Ticket
 	e.settle(60_040, lease, 1)
 	e.settle(60_080, e.runs(60_050, 1, newcomer), 1)
 	promised("after it ran", 7)
@@ -757,12 +764,12 @@ func TestPauseLeavesNoGap(t *testing.T) {
 // Operations that change nothing leave the stored limits without a pin that has ended, and so does Unpin.
 func TestAfterTheEndOfAPin(t *testing.T) {
 	for name, pin := range map[string]decision.PinnedLimit{
-		"raised": {Window: decision.Window{Size: 100, Rate: 50, Interval: 1000}, Tokens: 2000, Raise: 1},
-		"lower":  {Window: decision.Window{Size: 3, Rate: 3, Interval: 1000}, Tokens: 2},
+		"raised": {Window: perSecond(100, 50), Tokens: 2000, Raise: 1},
+		"lower":  {Window: perSecond(3, 3), Tokens: 2},
 	} {
-		e := newEntity(t, decision.Window{Size: 10, Rate: 5, Interval: 1000})
+		e := newEntity(t, perSecond(10, 5))
 		e.do(0, decision.Op{Kind: decision.Pin, Pin: &pin, For: 5000})
-		e.runs(100, 1, decision.Ticket{})
+		e.runs(100, 1, newcomer)
 		for i, kind := range []decision.Kind{decision.ReturnToken, decision.Settle, decision.Unpin, decision.ReturnToken} {
 			if a := e.do(6000, decision.Op{Kind: kind}); a.Found {
 				t.Errorf("%s: operation %d found something", name, i)
@@ -779,11 +786,9 @@ func TestGetDelayCountsInAWindowThatIsLeftOut(t *testing.T) {
 	minute := decision.Window{Size: 2, Rate: 2, Interval: 60_000}
 	e := newEntity(t, perSecond(10, 10), minute)
 	e.do(0, decision.Op{Kind: decision.GetDelay})
-	e.l.Windows = e.l.Windows[:1]
-	e.ready()
+	e.change(e.l.Windows[:1]...)
 	e.do(0, decision.Op{Kind: decision.GetDelay})
-	e.l.Windows = append(e.l.Windows, minute)
-	e.ready()
+	e.change(append(e.l.Windows, minute)...)
 	e.waits(0, 1, newcomer, 60_000, decision.BoundWindow+1)
 }
 
@@ -810,8 +815,7 @@ func TestChangeOfAnInterval(t *testing.T) {
 			e := newEntity(t, c.before)
 			e.runs(0, c.before.Size, newcomer)
 			e.left(0)
-			e.l.Windows = []decision.Window{c.after}
-			e.ready()
+			e.change(c.after)
 			e.do(c.now, decision.Op{Kind: decision.Pause, For: 1})
 			e.left(c.left)
 		})
@@ -839,14 +843,11 @@ func TestChangeOfASize(t *testing.T) {
 		"owed, to and fro":        {[]int64{50, 30, 50, 30}, []int64{-7, -7, -7}, 7, 23},
 	} {
 		t.Run(name, func(t *testing.T) {
-			of := func(size int64) []decision.Window {
-				return []decision.Window{{Size: size, Rate: size, Interval: day}}
-			}
-			e := newEntity(t, of(c.sizes[0])...)
+			of := func(size int64) decision.Window { return decision.Window{Size: size, Rate: size, Interval: day} }
+			e := newEntity(t, of(c.sizes[0]))
 			e.settle(0, e.runs(0, 50, newcomer), 50+c.owed)
 			for i, size := range c.sizes[1:] {
-				e.l.Windows = of(size)
-				e.ready()
+				e.change(of(size))
 				e.do(int64(i), decision.Op{Kind: decision.Pause, For: 1})
 				e.left(c.left[i])
 			}
@@ -873,8 +874,7 @@ func TestChangesToAndFro(t *testing.T) {
 			for range 5 {
 				for _, w := range cycle {
 					most = max(most, w.Size)
-					e.l.Windows = []decision.Window{w}
-					e.ready()
+					e.change(w)
 					for e.do(0, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}).Delay == 0 {
 						ran++
 					}
@@ -903,12 +903,10 @@ func TestChangeOfASizeBesideAPin(t *testing.T) {
 			e.do(0, pin)
 		}
 		e.settle(0, e.runs(0, 100, newcomer), 100)
-		e.l.Windows = []decision.Window{window(40)}
-		e.ready()
+		e.change(window(40))
 		e.do(1000, decision.Op{Kind: decision.Pause, For: 1})
 		e.do(day+1000, c.first)
-		e.l.Windows = []decision.Window{window(100)}
-		e.ready()
+		e.change(window(100))
 		if a := e.admit(day+5000, 99, newcomer); a.Delay > 0 {
 			t.Errorf("%s: on the next day 99 of 100 wait %d ms", name, a.Delay)
 		}
@@ -917,16 +915,13 @@ func TestChangeOfASizeBesideAPin(t *testing.T) {
 
 // The use stays counted if a level falls, and its rise gives the difference. Then Options with a smaller Size leave nothing.
 func TestChangeOfASizeAtALevel(t *testing.T) {
-	of := func(size int64) []decision.Window {
-		return []decision.Window{{Size: size, Rate: size, Interval: 3_600_000}}
-	}
-	e := newEntity(t, of(100)...)
+	of := func(size int64) decision.Window { return decision.Window{Size: size, Rate: size, Interval: 3_600_000} }
+	e := newEntity(t, of(100))
 	e.runs(0, 20, newcomer)
 	e.do(0, decision.Op{Kind: decision.Announce, Level: decision.Whole / 2, For: 60_000})
 	e.do(1, decision.Op{Kind: decision.Pause, For: 1})
 	e.left(30)
-	e.l.Windows = of(30)
-	e.ready()
+	e.change(of(30))
 	e.do(2, decision.Op{Kind: decision.Pause, For: 1})
 	e.left(0)
 	e.do(70_000, decision.Op{Kind: decision.Pause, For: 1})
@@ -954,23 +949,21 @@ func TestChangeOfASizeEnds(t *testing.T) {
 			if c.series != 0 {
 				offset = begin
 			}
-			of := func(n int, size int64) []decision.Window {
+			of := func(n int, size int64) decision.Window {
 				w := decision.Window{Size: size, Rate: size, Interval: day, Offset: offset, Series: c.series}
 				if c.series != 0 {
 					w.Offset += int64(n) * day
 				}
-				return []decision.Window{w}
+				return w
 			}
-			e := newEntity(t, of(0, 100)...)
+			e := newEntity(t, of(0, 100))
 			e.runs(0, 100, newcomer)
 			for n, size := range c.sizes {
-				e.l.Windows = of(n, size)
-				e.ready()
+				e.change(of(n, size))
 				e.do(int64(n)*day+1, decision.Op{Kind: decision.Pause, For: 1})
 				e.left(c.left[n])
 			}
-			e.l.Windows = of(len(c.sizes)-1, 200)
-			e.ready()
+			e.change(of(len(c.sizes)-1, 200))
 			e.do(int64(len(c.sizes)-1)*day+2, decision.Op{Kind: decision.Pause, For: 1})
 			e.left(200)
 		})
@@ -990,8 +983,7 @@ func TestChangeOfASizeInACalendar(t *testing.T) {
 		{4, 80, 80, 0},
 		{4, 90, 10, 0},
 	} {
-		e.l.Windows = []decision.Window{{Size: c.size, Rate: c.size, Interval: day, Offset: begin + c.day*day, Series: 7}}
-		e.ready()
+		e.change(decision.Window{Size: c.size, Rate: c.size, Interval: day, Offset: begin + c.day*day, Series: 7})
 		for range c.runs {
 			e.runs(c.day*day+int64(i), 1, newcomer)
 		}
@@ -1022,14 +1014,14 @@ func TestRefusedBooks(t *testing.T) {
 		e := newEntity(t, perSecond(size, size))
 		var lease decision.Lease
 		for range size {
-			lease = e.runs(begin, 1, decision.Ticket{})
+			lease = e.runs(begin, 1, newcomer)
 		}
 		e.settle(begin+100, lease, 1)
 		slots := map[int64]int64{}
 		a := e.admit(begin+100, 1, decision.Ticket{Slot: lease.Begin})
 		slots[a.Ticket.Slot/1000]++
 		for range 9 {
-			slots[e.admit(begin+100, 1, decision.Ticket{}).Ticket.Slot/1000]++
+			slots[e.admit(begin+100, 1, newcomer).Ticket.Slot/1000]++
 		}
 		for second, n := range slots {
 			if n > size {
@@ -1043,7 +1035,7 @@ func TestRefusedBooks(t *testing.T) {
 // it was denied, it keeps its slot from them.
 func TestGetDelayBesideTheFirstTicket(t *testing.T) {
 	getDelay := decision.Op{Kind: decision.GetDelay}
-	e := newEntity(t, decision.Window{Size: 1, Rate: 1, Interval: 1000}, decision.Window{Size: 100, Rate: 100, Interval: 86_400_000})
+	e := newEntity(t, perSecond(1, 1), decision.Window{Size: 100, Rate: 100, Interval: 86_400_000})
 	now, ran := int64(0), 0
 	for range 10 {
 		if a := e.do(now, getDelay); a.Delay == 0 {
@@ -1075,13 +1067,13 @@ func TestFewUnitsOfARefund(t *testing.T) {
 		e := newEntity(t, decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
 		now := int64(0)
 		for range 3 {
-			lease := e.runs(now, 600, decision.Ticket{})
+			lease := e.runs(now, 600, newcomer)
 			now += 10_000
 			e.do(now, decision.Op{Kind: decision.Settle, Lease: lease, Cost: decision.Cost{5}})
 		}
 		now = 120_000
-		e.runs(now, 600, decision.Ticket{})
-		e.runs(now, 400, decision.Ticket{})
+		e.runs(now, 600, newcomer)
+		e.runs(now, 400, newcomer)
 		asked, ticket := 0, decision.Ticket{}
 		for end := now + 10_000; now < end; asked++ {
 			a := e.admit(now, cost, ticket)

@@ -293,37 +293,20 @@ func FuzzShared(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { crowded(t, b[:min(len(b), 1500)]) })
 }
 
-// The checks of FuzzShared with fixed seeds.
-func TestShared(t *testing.T) {
-	for seed := range uint64(*entities) {
-		crowded(t, random(seed))
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
-	}
+// within does an operation within a shared limit.
+func (e *entity) within(all *entity, now int64, op decision.Op) (a decision.Answer) {
+	in := storage.Within{Limits: &all.l, ID: 1, Weight: 1}
+	e.l.ApplyWithin(&e.s, &e.leases, []decision.Shared{in.In(&all.s, &all.leases)}, &op, begin+now, &a)
+	return a
 }
 
-// limitsOf are limits with these windows.
-func limitsOf(t *testing.T, tokens int64, windows ...decision.Window) decision.Limits {
-	t.Helper()
-	l := decision.Limits{Windows: windows, Tokens: tokens, Guess: 50, Lease: 60_000, MaxLease: 60_000}
-	if field, _ := l.Ready(); field != "" {
-		t.Fatal(field)
-	}
-	return l
-}
+var one = decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
 
 // A shared limit with room lets no operation wait for its own next interval.
 func TestSharedWithRoom(t *testing.T) {
-	own, all := limitsOf(t, 100, decision.Window{Size: 1, Rate: 1, Interval: 500}), limitsOf(t, 100, decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
-	var s, shared decision.State
-	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
-	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
-	const now = 1_700_006_400_100
+	own, all := newEntity(t, decision.Window{Size: 1, Rate: 1, Interval: 500}), newEntity(t, decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
 	for i, want := range []int64{0, 400, 900} {
-		var a decision.Answer
-		own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
-		if a.Delay != want {
+		if a := own.within(all, 100, one); a.Delay != want {
 			t.Errorf("operation %d is delayed by %d, want %d", i, a.Delay, want)
 		}
 	}
@@ -331,20 +314,13 @@ func TestSharedWithRoom(t *testing.T) {
 
 // Entities that begin to wait together have their slots one after the other, and not all in the same second.
 func TestSharedTurns(t *testing.T) {
-	own, all := limitsOf(t, 10_000, perSecond(1000, 1000)), limitsOf(t, 10_000, perSecond(50, 50))
-	var shared decision.State
-	held := storage.NewLeases(nil)
-	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
-	const now = 1_700_006_400_100
-	book := func(operations int) (seconds int64) {
-		var s decision.State
-		var a decision.Answer
-		leases := storage.NewLeases(nil)
+	all := newEntity(t, perSecond(50, 50))
+	book := func(operations int) (second int64) {
+		own := newEntity(t, perSecond(1000, 1000))
 		for range operations {
-			a = decision.Answer{}
-			own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+			second = (100 + own.within(all, 100, one).Delay) / 1000
 		}
-		return (now+a.Delay)/1000 - now/1000
+		return second
 	}
 	book(1000)
 	count := map[int64]int{}
@@ -360,32 +336,23 @@ func TestSharedTurns(t *testing.T) {
 
 // When a limit is raised, newcomers use what the tickets of before leave: they do not wait behind the slots of hours.
 func TestSharedRaised(t *testing.T) {
-	window := func(n, interval int64) decision.Limits {
-		return limitsOf(t, decision.MostUnits, decision.Window{Size: n, Rate: n, Interval: interval})
-	}
-	for name, c := range map[string]struct{ own, all, laterOwn, laterAll decision.Limits }{
+	window := func(n, interval int64) decision.Window { return decision.Window{Size: n, Rate: n, Interval: interval} }
+	for name, c := range map[string]struct{ own, all, laterOwn, laterAll decision.Window }{
 		"own":                          {window(1, 60_000), window(100, 1000), window(100, 1000), window(100, 1000)},
 		"shared, with other intervals": {window(100, 1000), window(1, 60_000), window(100, 1000), window(10, 1000)},
 		"shared, with the same":        {window(100, 1000), window(1, 1000), window(100, 1000), window(2, 1000)},
 	} {
-		var all decision.State
-		held := storage.NewLeases(nil)
-		states, leases := make([]decision.State, 2), []*storage.Leases{storage.NewLeases(nil), storage.NewLeases(nil)}
-		ask := func(entity int, own, limits *decision.Limits, now int64) int64 {
-			var a decision.Answer
-			in := storage.Within{Limits: limits, ID: 1, Weight: 1}
-			own.ApplyWithin(&states[entity], leases[entity], []decision.Shared{in.In(&all, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
-			return a.Delay
-		}
-		const now = 1_700_006_400_100
-		c.all.Apply(&all, held, &decision.Op{Kind: decision.Pause, For: 1000}, now, new(decision.Answer))
+		all, entities := newEntity(t, c.all), []*entity{newEntity(t, c.own), newEntity(t, c.own)}
+		all.do(100, decision.Op{Kind: decision.Pause, For: 1000})
 		for range 200 {
-			ask(0, &c.own, &c.all, now)
+			entities[0].within(all, 100, one)
 		}
+		all.change(c.laterAll)
 		for i := range 40 {
-			entity := i % 2
-			if got := ask(entity, &c.laterOwn, &c.laterAll, now+100_000); got > 60_000 {
-				t.Errorf("%s: a newcomer of entity %d waits %d ms", name, entity, got)
+			e := entities[i%2]
+			e.change(c.laterOwn)
+			if a := e.within(all, 100_100, one); a.Delay > 60_000 {
+				t.Errorf("%s: a newcomer of entity %d waits %d ms", name, i%2, a.Delay)
 			}
 		}
 	}
@@ -408,11 +375,7 @@ type queue struct {
 // run returns when the last message runs, in ms, and the most postponements of a message.
 func (q *queue) run(t *testing.T) (last, most int64) {
 	t.Helper()
-	const begin, takes = 1_700_006_400_000, 50
-	type counted struct {
-		s      decision.State
-		leases *storage.Leases
-	}
+	const takes = 50
 	type event struct {
 		at, hops int64
 		entity   int
@@ -420,26 +383,20 @@ func (q *queue) run(t *testing.T) (last, most int64) {
 		ticket   decision.Ticket
 		lease    decision.Lease
 	}
-	ready := func(l decision.Limits) decision.Limits {
-		l.Guess, l.Lease, l.MaxLease = takes, 60_000, 60_000
-		if l.Tokens == 0 {
-			l.Tokens = decision.MostUnits
-		}
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-		return l
+	full := func(l decision.Limits) *entity {
+		e := newEntity(t, l.Windows...)
+		e.l.Tokens = cmp.Or(l.Tokens, decision.MostUnits)
+		return e
 	}
-	entities, held := make([]counted, q.entities), make([]counted, len(q.shared))
-	for i := range entities {
-		entities[i].leases = storage.NewLeases(nil)
+	var entities, shared []*entity
+	for range q.entities {
+		entities = append(entities, full(q.own))
 	}
-	own, shared := ready(q.own), make([]decision.Limits, len(q.shared))
-	for i := range shared {
-		shared[i], held[i].leases = ready(q.shared[i]), storage.NewLeases(nil)
+	for _, l := range q.shared {
+		shared = append(shared, full(l))
 	}
 	if q.closed > 0 {
-		shared[0].Apply(&held[0].s, held[0].leases, &decision.Op{Kind: decision.Pause, For: q.closed}, begin, new(decision.Answer))
+		shared[0].do(0, decision.Op{Kind: decision.Pause, For: q.closed})
 	}
 	var events []event
 	for i := range q.messages {
@@ -448,19 +405,19 @@ func (q *queue) run(t *testing.T) (last, most int64) {
 	for len(events) > 0 {
 		e := events[0]
 		events = events[1:]
-		of := &entities[e.entity]
+		of := entities[e.entity]
 		var within []decision.Shared
-		for i := range shared {
-			in := storage.Within{Limits: &shared[i], ID: int64(i) + 1, Weight: 1}
+		for i, x := range shared {
+			in := storage.Within{Limits: &x.l, ID: int64(i) + 1, Weight: 1}
 			if q.urgent == 0 || e.urgent || i > 0 {
-				within = append(within, in.In(&held[i].s, held[i].leases))
+				within = append(within, in.In(&x.s, &x.leases))
 			}
 		}
 		op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Ticket: e.ticket, Urgent: e.urgent}, decision.Answer{}
 		if e.lease.ID != 0 {
 			op = decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: e.lease}
 		}
-		own.ApplyWithin(&of.s, of.leases, within, &op, e.at, &a)
+		of.l.ApplyWithin(&of.s, &of.leases, within, &op, e.at, &a)
 		switch {
 		case op.Kind == decision.Settle:
 			continue
@@ -568,18 +525,11 @@ func TestSharedDays(t *testing.T) {
 
 // While a shared limit is closed, messages have slots one after the other from its opening on.
 func TestSharedPaused(t *testing.T) {
-	own, all := limitsOf(t, 10_000, perSecond(1000, 1000)), limitsOf(t, 10_000, perSecond(10, 10))
-	var s, shared decision.State
-	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
-	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
-	const now = 1_700_006_400_100
-	var a decision.Answer
-	all.Apply(&shared, held, &decision.Op{Kind: decision.Pause, For: 300_000}, now, &a)
+	own, all := newEntity(t, perSecond(1000, 1000)), newEntity(t, perSecond(10, 10))
+	all.do(100, decision.Op{Kind: decision.Pause, For: 300_000})
 	count := map[int64]int{}
 	for range 500 {
-		a = decision.Answer{}
-		own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
-		count[a.Delay/1000]++
+		count[own.within(all, 100, one).Delay/1000]++
 	}
 	for second, n := range count {
 		if n > 22 { // twice the gain at most: others may still come
@@ -591,17 +541,11 @@ func TestSharedPaused(t *testing.T) {
 // A shared limit of a minute is closed for two seconds. As far as this minute has room, newcomers run when it opens, not in
 // the next minute.
 func TestSharedClosedInAMinute(t *testing.T) {
-	own, all := limitsOf(t, 10_000, perSecond(1000, 1000)), limitsOf(t, 10_000, decision.Window{Size: 60, Rate: 60, Interval: 60_000})
-	var s, shared decision.State
-	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
-	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
-	const now = begin + 10_000
-	all.Apply(&shared, held, &decision.Op{Kind: decision.Throttle, For: 2000}, now, new(decision.Answer))
+	own, all := newEntity(t, perSecond(1000, 1000)), newEntity(t, decision.Window{Size: 60, Rate: 60, Interval: 60_000})
+	all.do(10_000, decision.Op{Kind: decision.Throttle, For: 2000})
 	soon := 0
 	for range 100 {
-		var a decision.Answer
-		own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
-		if a.Delay == 2000 {
+		if a := own.within(all, 10_000, one); a.Delay == 2000 {
 			soon++
 		} else if a.Delay < 50_000 {
 			t.Errorf("a newcomer waits %d, want 2000 or until the next minute", a.Delay)
@@ -614,25 +558,14 @@ func TestSharedClosedInAMinute(t *testing.T) {
 
 // An entity's fair share begins anew when the grains become longer.
 func TestSharedLongerGrains(t *testing.T) {
-	const now = 1_700_006_400_100
-	var s, shared decision.State
-	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
+	own, all := newEntity(t, perSecond(1000, 1000)), newEntity(t, perSecond(10, 10))
 	for _, interval := range []int64{1000, 5000} {
-		own := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}}
-		all := decision.Limits{Windows: []decision.Window{{Size: 10, Rate: 10, Interval: interval}}}
-		for _, l := range []*decision.Limits{&own, &all} {
-			l.Tokens, l.Guess, l.Lease, l.MaxLease = 1000, 50, 60_000, 60_000
-			if field, _ := l.Ready(); field != "" {
-				t.Fatal(field)
-			}
-		}
-		in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+		all.change(decision.Window{Size: 10, Rate: 10, Interval: interval})
 		for range 30 {
-			var a decision.Answer
-			own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+			own.within(all, 100, one)
 		}
-		head := shared.Calendars[0].Head
-		for name, fair := range map[string]int64{"Fair": s.Flows[0].Fair, "Last": s.Flows[0].Last} {
+		head := all.s.Calendars[0].Head
+		for name, fair := range map[string]int64{"Fair": own.s.Flows[0].Fair, "Last": own.s.Flows[0].Last} {
 			if grain := fair >> 19; grain > head+100 {
 				t.Errorf("intervals of %d ms: %s is grain %d, now is %d", interval, name, grain, head)
 			}
@@ -642,18 +575,14 @@ func TestSharedLongerGrains(t *testing.T) {
 
 // A backlog behind the calendar counts from now on when the grains become longer.
 func TestSharedLongerGrainsBehindCalendar(t *testing.T) {
-	const now, backlog = begin + 100, 1200
-	own := limitsOf(t, 1000, perSecond(1000, 1000))
-	var s, shared decision.State
-	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
+	const backlog = 1200
+	own, all := newEntity(t, perSecond(1000, 1000)), newEntity(t, perSecond(1, 1))
+	all.l.FirstCome = 1
 	for _, interval := range []int64{1000, 5000} {
-		all := limitsOf(t, 1000, decision.Window{Size: 1, Rate: 1, Interval: interval})
-		all.FirstCome = 1
-		in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+		all.change(decision.Window{Size: 1, Rate: 1, Interval: interval})
 		var a decision.Answer
 		for range backlog {
-			a = decision.Answer{}
-			own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+			a = own.within(all, 100, one)
 		}
 		if a.Delay > 2*backlog*interval {
 			t.Errorf("intervals of %d ms: the last of %d messages waits %d ms", interval, backlog, a.Delay)
@@ -700,38 +629,26 @@ func TestSharedTicketsLost(t *testing.T) {
 
 // A large operation that its own limit delays holds up no other entity, as long as the shared limit has room for both.
 func TestSharedLargeElsewhere(t *testing.T) {
-	ready := func(windows ...decision.Window) decision.Limits {
-		l := decision.Limits{Windows: windows, Tokens: 100, Guess: 50, Lease: 60_000, MaxLease: 60_000, FirstCome: 1}
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-		return l
-	}
 	gathers := decision.Window{Size: 1000, Rate: 2, Interval: 1000}
-	for name, all := range map[string]decision.Limits{
-		"calls":                ready(gathers),
-		"a unit of a day":      ready(gathers, decision.Window{Size: 1000, Rate: 1000, Interval: 86_400_000, Unit: 1}),
-		"a scarce unit":        ready(gathers, decision.Window{Size: 10, Rate: 10, Interval: 1000, Unit: 1}),
-		"a unit without limit": ready(decision.Window{Size: decision.MostUnits, Rate: decision.MostUnits, Interval: 1000, Unit: 1}, gathers),
+	for name, windows := range map[string][]decision.Window{
+		"calls":                {gathers},
+		"a unit of a day":      {gathers, {Size: 1000, Rate: 1000, Interval: 86_400_000, Unit: 1}},
+		"a scarce unit":        {gathers, {Size: 10, Rate: 10, Interval: 1000, Unit: 1}},
+		"a unit without limit": {{Size: decision.MostUnits, Rate: decision.MostUnits, Interval: 1000, Unit: 1}, gathers},
 	} {
-		var shared decision.State
-		held := storage.NewLeases(nil)
-		in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+		all := newEntity(t, windows...)
+		all.l.FirstCome = 1
 		for _, e := range []struct {
-			own    decision.Limits
+			own    decision.Window
 			cost   decision.Cost
 			delays []int64
 		}{
-			{ready(decision.Window{Size: 10, Rate: 10, Interval: 20_000}), decision.Cost{10}, []int64{0, 20_000}},
-			{ready(decision.Window{Size: 3, Rate: 3, Interval: 2000}), decision.Cost{1, 2}, []int64{0, 0, 0, 2000}},
+			{decision.Window{Size: 10, Rate: 10, Interval: 20_000}, decision.Cost{10}, []int64{0, 20_000}},
+			{decision.Window{Size: 3, Rate: 3, Interval: 2000}, decision.Cost{1, 2}, []int64{0, 0, 0, 2000}},
 		} {
-			var s decision.State
-			leases := storage.NewLeases(nil)
+			own := newEntity(t, e.own)
 			for i, want := range e.delays {
-				var a decision.Answer
-				op := decision.Op{Kind: decision.Admit, Cost: e.cost}
-				e.own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &op, 1_700_006_400_000, &a)
-				if a.Delay != want || a.Limit != 0 {
+				if a := own.within(all, 0, decision.Op{Kind: decision.Admit, Cost: e.cost}); a.Delay != want || a.Limit != 0 {
 					t.Errorf("%s: operation %d of cost %v is delayed by %d because of limit %d, want %d", name, i, e.cost, a.Delay, a.Limit, want)
 				}
 			}
@@ -741,36 +658,25 @@ func TestSharedLargeElsewhere(t *testing.T) {
 
 // A ticket outlives the state of an entity that has been idle. Its slot in a shared limit stays its own.
 func TestSharedTicketOfForgotten(t *testing.T) {
-	const hour = 3_600_000
-	own := limitsOf(t, 100, perSecond(1, 1))
-	all := limitsOf(t, 100, decision.Window{Size: 3, Rate: 3, Interval: hour})
 	for _, kind := range []decision.Kind{decision.Admit, decision.Cancel} {
-		var shared decision.State
-		held := storage.NewLeases(nil)
-		in := storage.Within{Limits: &all, ID: 1, Weight: 1}
-		do := func(s *decision.State, now int64, op decision.Op) (a decision.Answer) {
-			own.ApplyWithin(s, storage.NewLeases(nil), []decision.Shared{in.In(&shared, held)}, &op, now, &a)
-			return a
-		}
-		one := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
-		var busy, other decision.State
+		all := newEntity(t, decision.Window{Size: 3, Rate: 3, Interval: 3_600_000})
+		busy, forgotten, other := newEntity(t, perSecond(1, 1)), newEntity(t, perSecond(1, 1)), newEntity(t, perSecond(1, 1))
 		var tickets []decision.Ticket
 		for range 3 {
-			tickets = append(tickets, do(&busy, begin, one).Ticket)
+			tickets = append(tickets, busy.within(all, 0, one).Ticket)
 		}
-		forgotten := decision.State{}
 		for _, ticket := range tickets[1:] { // the others run, or are given up
-			if a := do(&forgotten, begin+600_000, decision.Op{Kind: kind, Cost: one.Cost, Ticket: ticket}); a.Delay > 1000 {
+			if a := forgotten.within(all, 600_000, decision.Op{Kind: kind, Cost: one.Cost, Ticket: ticket}); a.Delay > 1000 {
 				t.Errorf("kind %d: the message of %+v is delayed by %d ms for %d", kind, ticket, a.Delay, a.Bound)
 			}
 		}
 		if kind == decision.Admit {
 			continue
 		}
-		if booked := all.Booked(&shared); booked != 0 {
+		if booked := all.l.Booked(&all.s); booked != 0 {
 			t.Errorf("after Cancel %d calls are booked", booked)
 		}
-		if a := do(&other, begin+700_000, one); a.Delay != 0 {
+		if a := other.within(all, 700_000, one); a.Delay != 0 {
 			t.Errorf("after Cancel another entity is delayed by %d ms for %d", a.Delay, a.Bound)
 		}
 	}
@@ -778,27 +684,20 @@ func TestSharedTicketOfForgotten(t *testing.T) {
 
 // A ticket that comes before its slot takes no token that operations wait for: else an entity with tickets of late slots goes before all.
 func TestSharedEarlyToken(t *testing.T) {
-	own, all := limitsOf(t, 100, perSecond(1000, 1000)), limitsOf(t, 1, perSecond(1000, 1000))
-	var shared, first, second decision.State
-	held := storage.NewLeases(nil)
-	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
-	do := func(s *decision.State, now int64, op decision.Op) (a decision.Answer) {
-		own.ApplyWithin(s, storage.NewLeases(nil), []decision.Shared{in.In(&shared, held)}, &op, begin+now, &a)
-		return a
-	}
-	one := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
-	lease := do(&first, 0, one).Lease
+	all, first, second := newEntity(t, perSecond(1000, 1000)), newEntity(t, perSecond(1000, 1000)), newEntity(t, perSecond(1000, 1000))
+	all.l.Tokens = 1
+	lease := first.within(all, 0, one).Lease
 	waits := one
-	waits.Ticket = do(&first, 1, one).Ticket
-	waits.Ticket = do(&first, waits.Ticket.Slot-begin, waits).Ticket // the token is still out
+	waits.Ticket = first.within(all, 1, one).Ticket
+	waits.Ticket = first.within(all, waits.Ticket.Slot-begin, waits).Ticket // the token is still out
 	now := waits.Ticket.Slot - begin
-	do(&first, now-1, decision.Op{Kind: decision.Settle, Lease: lease, Cost: one.Cost})
+	first.within(all, now-1, decision.Op{Kind: decision.Settle, Lease: lease, Cost: one.Cost})
 	early := one
 	early.Ticket = decision.Ticket{Slot: begin + now + 60_000, Number: 1, Cost: one.Cost}
-	if a := do(&second, now-1, early); a.Delay != 60_001 || a.Bound != decision.BoundTokens {
+	if a := second.within(all, now-1, early); a.Delay != 60_001 || a.Bound != decision.BoundTokens {
 		t.Errorf("a ticket that is early is delayed by %d ms for %d, want to its slot because of tokens", a.Delay, a.Bound)
 	}
-	if a := do(&first, now, waits); a.Delay != 0 {
+	if a := first.within(all, now, waits); a.Delay != 0 {
 		t.Errorf("the operation that waits for the token is delayed by %d ms for %d", a.Delay, a.Bound)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/drip-go/drip/decision"
-	"github.com/drip-go/drip/storage"
 )
 
 // ofModel are the limits of a language model: calls, input and output tokens, of a minute each.
@@ -18,15 +17,6 @@ func ofModel(calls, input, output int64) []decision.Window {
 
 func (e *entity) asks(now int64, cost decision.Cost, t decision.Ticket) decision.Answer {
 	return e.do(now, decision.Op{Kind: decision.Admit, Cost: cost, Ticket: t})
-}
-
-func (e *entity) lefts(want ...int64) {
-	e.t.Helper()
-	for i, n := range want {
-		if got := e.s.Lines[i].Left; got != n {
-			e.t.Errorf("window %d has %d left, want %d", i, got, n)
-		}
-	}
 }
 
 // Each window takes the cost in its unit, and binds only operations that take some of it.
@@ -58,7 +48,7 @@ func TestUnits(t *testing.T) {
 			if a.Delay != c.delay || a.Bound != c.bound {
 				t.Errorf("it waits %d because of %d, want %d because of %d", a.Delay, a.Bound, c.delay, c.bound)
 			}
-			e.lefts(c.left...)
+			e.left(c.left...)
 			if a.Delay > 0 && e.asks(a.Delay, c.cost, a.Ticket).Delay != 0 {
 				t.Error("it does not run in its slot")
 			}
@@ -72,7 +62,7 @@ func TestUnitsSettled(t *testing.T) {
 	e := newEntity(t, ofModel(10, 1000, 100)...)
 	a := e.asks(0, decision.Cost{1, 600, 50}, newcomer)
 	e.do(1, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{1, 200, 180}})
-	e.lefts(9, 800, -80)
+	e.left(9, 800, -80)
 	if a := e.asks(2, decision.Cost{1, 800}, newcomer); a.Delay != 0 {
 		t.Errorf("one that takes no output waits %d because of %d", a.Delay, a.Bound)
 	}
@@ -85,7 +75,7 @@ func TestUnitsSettled(t *testing.T) {
 	}
 	a = e.asks(60_000, decision.Cost{2, 10, 10}, newcomer)
 	e.do(60_001, decision.Op{Kind: decision.Cancel, Lease: a.Lease})
-	e.lefts(10, 1000, 20)
+	e.left(10, 1000, 20)
 }
 
 // GetDelay takes a call, and nothing of a window that counts something else.
@@ -96,7 +86,7 @@ func TestUnitsGetDelay(t *testing.T) {
 			t.Fatalf("it waits %d because of %d", a.Delay, a.Bound)
 		}
 	}
-	e.lefts(5)
+	e.left(5)
 }
 
 // Each window learns how much of its estimates comes back: slots of tokens that are estimated twice as high stand
@@ -270,14 +260,14 @@ func TestUnitsChange(t *testing.T) {
 	a := e.asks(0, decision.Cost{1, 10, 0}, newcomer)
 	owed := e.asks(0, decision.Cost{1, 0, 0}, newcomer)
 	e.do(0, decision.Op{Kind: decision.Settle, Lease: owed.Lease, Cost: decision.Cost{1, 5000}})
-	e.lefts(8, -5000)
+	e.left(8, -5000)
 	e.l.Windows[1].Unit = 2
 	e.ready()
 	if a := e.asks(1, decision.Cost{1, 7, 1}, newcomer); a.Delay != 59_999 {
 		t.Errorf("it waits %d because of %d", a.Delay, a.Bound)
 	}
 	e.do(1, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{}})
-	e.lefts(9, 0)
+	e.left(9, 0)
 	ran := 0
 	for now := range int64(600) { // to and fro
 		e.l.Windows[1].Unit = 1 + now%2
@@ -293,13 +283,6 @@ func TestUnitsChange(t *testing.T) {
 
 // A shared limit books by the unit that an operation takes most of.
 func TestUnitsShared(t *testing.T) {
-	ready := func(windows ...decision.Window) *decision.Limits {
-		l := &decision.Limits{Windows: windows, Tokens: 1 << 20, Guess: 50, Lease: 60_000, MaxLease: 60_000}
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-		return l
-	}
 	for name, c := range map[string]struct {
 		cost decision.Cost
 		each int64 // of a second
@@ -309,17 +292,11 @@ func TestUnitsShared(t *testing.T) {
 		"by output": {decision.Cost{1, 100, 500}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			all := ready(perSecond(10, 10), decision.Window{Size: 10_000, Rate: 10_000, Interval: 1000, Unit: 1},
+			own, all := newEntity(t, perSecond(1000, 1000)), newEntity(t, perSecond(10, 10), decision.Window{Size: 10_000, Rate: 10_000, Interval: 1000, Unit: 1},
 				decision.Window{Size: 1000, Rate: 1000, Interval: 1000, Unit: 2})
-			own := ready(perSecond(1000, 1000))
-			var s, shared decision.State
-			leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
-			in := storage.Within{Limits: all, ID: 1, Weight: 1}
 			each := map[int64]int64{}
 			for range 5 * c.each {
-				var a decision.Answer
-				own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: c.cost}, begin, &a)
-				each[a.Delay/1000]++
+				each[own.within(all, 0, decision.Op{Kind: decision.Admit, Cost: c.cost}).Delay/1000]++
 			}
 			for second := range int64(5) {
 				if each[second] != c.each {
