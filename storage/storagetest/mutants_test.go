@@ -24,10 +24,10 @@ import (
 
 // wrong are backends that each break one rule. A mistake that depends on luck is here as small as it can be.
 var wrong = map[string]func() storage.Storage{
-	"forgets after 10 ms":                      func() storage.Storage { return forgets(10 * time.Millisecond) },
-	"forgets after 1 s":                        func() storage.Storage { return forgets(time.Second) },
-	"forgets after 1 min":                      func() storage.Storage { return forgets(time.Minute) },
-	"forgets after 1 day":                      func() storage.Storage { return forgets(24 * time.Hour) },
+	"forgets after 10 ms":                      func() storage.Storage { return &mutant{keep: newKeep(), forget: 10 * time.Millisecond} },
+	"forgets after 1 s":                        func() storage.Storage { return &mutant{keep: newKeep(), forget: time.Second} },
+	"forgets after 1 min":                      func() storage.Storage { return &mutant{keep: newKeep(), forget: time.Minute} },
+	"forgets after 1 day":                      func() storage.Storage { return &mutant{keep: newKeep(), forget: 24 * time.Hour} },
 	"forgets 1 min after it was asked for":     func() storage.Storage { return &mutant{keep: newKeep(), forget: time.Minute, sliding: true} },
 	"forgets by a timer of 1 s":                func() storage.Storage { return &mutant{keep: newKeep(), timer: time.Second} },
 	"forgets by a timer of 1 min":              func() storage.Storage { return &mutant{keep: newKeep(), timer: time.Minute} },
@@ -48,62 +48,40 @@ var wrong = map[string]func() storage.Storage{
 	"revisions repeat after 2":                 func() storage.Storage { return &revisions{most: 2} },
 	"revisions begin again after forgetting":   func() storage.Storage { return &revisions{most: 1 << 60, forget: true} },
 	"revisions begin again, by simulated time": func() storage.Storage { return &revisions{most: 1 << 60, forget: true, simulated: true} },
-	"keys are made valid UTF-8": func() storage.Storage {
-		return keyed(func(k string) string { return strings.ToValidUTF8(k, "\ufffd") })
-	},
-	"keys lose what is no UTF-8":        func() storage.Storage { return keyed(func(k string) string { return strings.ToValidUTF8(k, "") }) },
-	"keys are text":                     func() storage.Storage { return keyed(func(k string) string { return string([]rune(k)) }) },
-	"shared limits are left out":        func() storage.Storage { return &loose{Storage: memory.New(), without: true} },
-	"a shared limit is stored unlocked": func() storage.Storage { return &loose{Storage: memory.New()} },
-	"keys are cut at 63":                func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 63)] }) },
-	"keys are cut at 255":               func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 255)] }) },
-	"keys are cut at 2000":              func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 2000)] }) },
-	"keys are cut at 65535":             func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 65535)] }) },
-	"keys end at a zero byte": func() storage.Storage {
-		return keyed(func(k string) string { k, _, _ = strings.Cut(k, "\x00"); return k })
-	},
-	"keys are names of files": func() storage.Storage {
-		return keyed(func(k string) string { return strings.ReplaceAll(k, "/", "_") })
-	},
-	"keys have no spaces": func() storage.Storage {
-		return keyed(func(k string) string { return strings.ReplaceAll(k, " ", "%20") })
-	},
-	"keys have line feeds": func() storage.Storage {
-		return keyed(func(k string) string { return strings.ReplaceAll(k, "\r\n", "\n") })
-	},
-	"keys lose shared:": func() storage.Storage {
-		return keyed(func(k string) string { return strings.TrimPrefix(k, "shared:") })
-	},
-	"keys are lower case":      func() storage.Storage { return keyed(strings.ToLower) },
-	"keys are trimmed":         func() storage.Storage { return keyed(strings.TrimSpace) },
-	"keys are their hash tags": func() storage.Storage { return keyed(hashTag) },
-	"keys are 12 bits":         func() storage.Storage { return keyed(hash12) },
-	"keys are a CRC-32": func() storage.Storage {
-		return keyed(func(k string) string { return fmt.Sprint(crc32.ChecksumIEEE([]byte(k))) })
-	},
-	"keys are an FNV-1a": func() storage.Storage {
-		return keyed(func(k string) string { return fmt.Sprint(fnv32a(k)) })
-	},
-	"data are made valid UTF-8": func() storage.Storage {
-		return data(func(d []byte) []byte { return []byte(strings.ToValidUTF8(string(d), "\ufffd")) })
-	},
-	"data are text": func() storage.Storage {
-		return data(func(d []byte) []byte { return []byte(string([]rune(string(d)))) })
-	},
-	"data are cut at 4 KB":   func() storage.Storage { return data(func(d []byte) []byte { return d[:min(len(d), 4096)] }) },
-	"data are cut at 65535":  func() storage.Storage { return data(func(d []byte) []byte { return d[:min(len(d), 65535)] }) },
-	"data are cut at 64 KiB": func() storage.Storage { return data(func(d []byte) []byte { return d[:min(len(d), 65536)] }) },
-	"data are whole numbers": func() storage.Storage { return data(func(d []byte) []byte { return d[:len(d)/8*8] }) },
-	"data end at a zero byte": func() storage.Storage {
-		return data(func(d []byte) []byte { s, _, _ := strings.Cut(string(d), "\x00"); return []byte(s) })
-	},
-	"the first Set is not locked":           func() storage.Storage { return &mutant{keep: newKeep(), firstRace: true} },
-	"the first Set is hardly unlocked":      func() storage.Storage { return &mutant{keep: newKeep(), firstRace: true, tight: true} },
-	"no Set is quite locked":                func() storage.Storage { return &mutant{keep: newKeep(), race: true, tight: true} },
-	"no Set is locked":                      func() storage.Storage { return &mutant{keep: newKeep(), race: true} },
-	"a Set of another key may come between": func() storage.Storage { return &tornStorage{} },
-	"two Sets of different keys lose one":   func() storage.Storage { return &replaced{keep: newKeep()} },
-	"1 in 100 conflicts is accepted":        func() storage.Storage { return &mutant{keep: newKeep(), accept: 100} },
+	"keys are made valid UTF-8":                keyed(func(k string) string { return strings.ToValidUTF8(k, "\ufffd") }),
+	"keys lose what is no UTF-8":               keyed(func(k string) string { return strings.ToValidUTF8(k, "") }),
+	"keys are text":                            keyed(func(k string) string { return string([]rune(k)) }),
+	"shared limits are left out":               func() storage.Storage { return &loose{Storage: memory.New(), without: true} },
+	"a shared limit is stored unlocked":        func() storage.Storage { return &loose{Storage: memory.New()} },
+	"keys are cut at 63":                       keyed(func(k string) string { return k[:min(len(k), 63)] }),
+	"keys are cut at 255":                      keyed(func(k string) string { return k[:min(len(k), 255)] }),
+	"keys are cut at 2000":                     keyed(func(k string) string { return k[:min(len(k), 2000)] }),
+	"keys are cut at 65535":                    keyed(func(k string) string { return k[:min(len(k), 65535)] }),
+	"keys end at a zero byte":                  keyed(func(k string) string { k, _, _ = strings.Cut(k, "\x00"); return k }),
+	"keys are names of files":                  keyed(func(k string) string { return strings.ReplaceAll(k, "/", "_") }),
+	"keys have no spaces":                      keyed(func(k string) string { return strings.ReplaceAll(k, " ", "%20") }),
+	"keys have line feeds":                     keyed(func(k string) string { return strings.ReplaceAll(k, "\r\n", "\n") }),
+	"keys lose shared:":                        keyed(func(k string) string { return strings.TrimPrefix(k, "shared:") }),
+	"keys are lower case":                      keyed(strings.ToLower),
+	"keys are trimmed":                         keyed(strings.TrimSpace),
+	"keys are their hash tags":                 keyed(hashTag),
+	"keys are 12 bits":                         keyed(hash12),
+	"keys are a CRC-32":                        keyed(func(k string) string { return fmt.Sprint(crc32.ChecksumIEEE([]byte(k))) }),
+	"keys are an FNV-1a":                       keyed(func(k string) string { return fmt.Sprint(fnv32a(k)) }),
+	"data are made valid UTF-8":                data(func(d []byte) []byte { return []byte(strings.ToValidUTF8(string(d), "\ufffd")) }),
+	"data are text":                            data(func(d []byte) []byte { return []byte(string([]rune(string(d)))) }),
+	"data are cut at 4 KB":                     data(func(d []byte) []byte { return d[:min(len(d), 4096)] }),
+	"data are cut at 65535":                    data(func(d []byte) []byte { return d[:min(len(d), 65535)] }),
+	"data are cut at 64 KiB":                   data(func(d []byte) []byte { return d[:min(len(d), 65536)] }),
+	"data are whole numbers":                   data(func(d []byte) []byte { return d[:len(d)/8*8] }),
+	"data end at a zero byte":                  data(func(d []byte) []byte { s, _, _ := strings.Cut(string(d), "\x00"); return []byte(s) }),
+	"the first Set is not locked":              func() storage.Storage { return &mutant{keep: newKeep(), firstRace: true} },
+	"the first Set is hardly unlocked":         func() storage.Storage { return &mutant{keep: newKeep(), firstRace: true, tight: true} },
+	"no Set is quite locked":                   func() storage.Storage { return &mutant{keep: newKeep(), race: true, tight: true} },
+	"no Set is locked":                         func() storage.Storage { return &mutant{keep: newKeep(), race: true} },
+	"a Set of another key may come between":    func() storage.Storage { return &tornStorage{} },
+	"two Sets of different keys lose one":      func() storage.Storage { return &replaced{keep: newKeep()} },
+	"1 in 100 conflicts is accepted":           func() storage.Storage { return &mutant{keep: newKeep(), accept: 100} },
 	"1 in 100 conflicts of a first Set accepted": func() storage.Storage {
 		return &mutant{keep: newKeep(), accept: 100, only: func(rev storage.Revision) bool { return rev == 0 }}
 	},
@@ -202,8 +180,6 @@ type mutant struct {
 	nows   sync.Map
 	untils sync.Map
 }
-
-func forgets(d time.Duration) *mutant { return &mutant{keep: newKeep(), forget: d} }
 
 // over drops key if the mutant thinks its time has come.
 func (m *mutant) over(key string) {
@@ -334,7 +310,9 @@ func (m *mutant) Set(ctx context.Context, key string, s storage.State, rev stora
 }
 
 // keyed is keep with other keys.
-func keyed(f func(string) string) storage.Storage { return keyMutant{newKeep(), f} }
+func keyed(f func(string) string) func() storage.Storage {
+	return func() storage.Storage { return keyMutant{newKeep(), f} }
+}
 
 type keyMutant struct {
 	keep *keep
@@ -367,7 +345,9 @@ func fnv32a(k string) uint32 {
 func hash12(k string) string { return string(rune(fnv32a(k) >> 20)) }
 
 // data is keep with other bytes.
-func data(f func([]byte) []byte) storage.Storage { return dataMutant{newKeep(), f} }
+func data(f func([]byte) []byte) func() storage.Storage {
+	return func() storage.Storage { return dataMutant{newKeep(), f} }
+}
 
 type dataMutant struct {
 	*keep
