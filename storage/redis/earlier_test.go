@@ -34,153 +34,139 @@ func asLayout(t *testing.T, client goredis.UniversalClient, key string, change f
 
 // An entity, or a shared limit, with a value of an earlier version begins anew, with empty windows and all tokens.
 func TestValueOfAnEarlierVersion(t *testing.T) {
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			for kind := decision.GetDelay; kind <= decision.Announce; kind++ {
-				for _, leases := range []int{2, 600} { // in the value, and in a set
-					if leases > 2 && kind != decision.Admit && kind != decision.Reset {
-						continue
-					}
-					prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
-					old := newStorageWith(t, client, redis.Options{Prefix: prefix})
-					s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-					l := lifelong(1000)
-					getDelay(t, old, "shop", &l)
-					var lease decision.Lease
-					for n := leases; n > 0; n-- {
-						lease = admit(t, old, "shop", &l).Lease
-					}
-					asLayout(t, client, prefix+"{shop}", -1)
-					entries := 0
-					ok(t, s.List(t.Context(), func(storage.Entry) error { entries++; return nil }))
-					if plain, out := out(t, s, "shop"); plain != 0 || out != 0 || entries != 0 {
-						t.Errorf("before the first decision: %d plain tokens and %d leases; List tells %d", plain, out, entries)
-					}
-					op := decision.Op{Kind: kind, Cost: decision.Cost{1}, Lease: lease, For: 1, Level: 5000}
-					if kind == decision.Pin {
-						op.Pin = &decision.PinnedLimit{Tokens: 500}
-					}
-					if a := do(t, s, "shop", &l, op); a.Found || a.Delay == 0 && kind == decision.Admit {
-						t.Errorf("operation %d = %+v", kind, a)
-					}
-					for _, s := range []storage.Atomic{s, s, s, old} { // s knows it in the end, old does not
-						switch a := admit(t, s, "shop", &l); {
-						case a.Delay <= 0 || a.Lease.ID != 0:
-							t.Errorf("after operation %d an Admit is %+v; want the next interval", kind, a)
-						case a.Bound == decision.BoundTokens:
-							t.Errorf("after operation %d the tokens of before are missing: %+v", kind, a)
-						}
-					}
-					if plain, out := out(t, s, "shop"); plain != 0 || out != 0 {
-						t.Errorf("after operation %d: %d plain tokens and %d leases", kind, plain, out)
-					}
-					if n := client.Exists(t.Context(), prefix+"{shop}:leases").Val(); n != 0 {
-						t.Errorf("after operation %d the old leases are still there", kind)
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		for kind := decision.GetDelay; kind <= decision.Announce; kind++ {
+			for _, leases := range []int{2, 600} { // in the value, and in a set
+				if leases > 2 && kind != decision.Admit && kind != decision.Reset {
+					continue
+				}
+				prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+				old := newStorageWith(t, client, redis.Options{Prefix: prefix})
+				s := newStorageWith(t, client, redis.Options{Prefix: prefix})
+				l := lifelong(1000)
+				getDelay(t, old, "shop", &l)
+				var lease decision.Lease
+				for n := leases; n > 0; n-- {
+					lease = admit(t, old, "shop", &l).Lease
+				}
+				asLayout(t, client, prefix+"{shop}", -1)
+				entries := 0
+				ok(t, s.List(t.Context(), func(storage.Entry) error { entries++; return nil }))
+				if plain, out := out(t, s, "shop"); plain != 0 || out != 0 || entries != 0 {
+					t.Errorf("before the first decision: %d plain tokens and %d leases; List tells %d", plain, out, entries)
+				}
+				op := decision.Op{Kind: kind, Cost: decision.Cost{1}, Lease: lease, For: 1, Level: 5000}
+				if kind == decision.Pin {
+					op.Pin = &decision.PinnedLimit{Tokens: 500}
+				}
+				if a := do(t, s, "shop", &l, op); a.Found || a.Delay == 0 && kind == decision.Admit {
+					t.Errorf("operation %d = %+v", kind, a)
+				}
+				for _, s := range []storage.Atomic{s, s, s, old} { // s knows it in the end, old does not
+					switch a := admit(t, s, "shop", &l); {
+					case a.Delay <= 0 || a.Lease.ID != 0:
+						t.Errorf("after operation %d an Admit is %+v; want the next interval", kind, a)
+					case a.Bound == decision.BoundTokens:
+						t.Errorf("after operation %d the tokens of before are missing: %+v", kind, a)
 					}
 				}
+				if plain, out := out(t, s, "shop"); plain != 0 || out != 0 {
+					t.Errorf("after operation %d: %d plain tokens and %d leases", kind, plain, out)
+				}
+				if n := client.Exists(t.Context(), prefix+"{shop}:leases").Val(); n != 0 {
+					t.Errorf("after operation %d the old leases are still there", kind)
+				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // A decision of one call about several entities, within limits of which one has such a value.
 func TestSharedValueOfAnEarlierVersion(t *testing.T) {
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
-			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-			app, other := lifelong(1000), lifelong(1000)
-			within := []storage.Within{{Key: "app", ID: 1, Weight: 1, Limits: &app}, {Key: "other", ID: 2, Weight: 1, Limits: &other}}
-			op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
-			first, err := s.Do(t.Context(), "shop", &plenty, within, op)
-			ok(t, err)
-			asLayout(t, client, prefix+"{other}", -1)
-			for i := range 3 {
-				if a, err := s.Do(t.Context(), "shop", &plenty, within, op); err != nil || a.Delay == 0 || i == 0 && a.Limit != 2 {
-					t.Errorf("Admit = %+v, %v; want the next interval of the second limit", a, err)
-				}
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
+		app, other := lifelong(1000), lifelong(1000)
+		within := []storage.Within{{Key: "app", ID: 1, Weight: 1, Limits: &app}, {Key: "other", ID: 2, Weight: 1, Limits: &other}}
+		first, err := s.Do(t.Context(), "shop", &plenty, within, one)
+		ok(t, err)
+		asLayout(t, client, prefix+"{other}", -1)
+		for i := range 3 {
+			if a, err := s.Do(t.Context(), "shop", &plenty, within, one); err != nil || a.Delay == 0 || i == 0 && a.Limit != 2 {
+				t.Errorf("Admit = %+v, %v; want the next interval of the second limit", a, err)
 			}
-			settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: decision.Cost{1}, Lease: first.Lease}
-			if a, err := s.Do(t.Context(), "shop", &plenty, within, settle); err != nil || !a.Found {
-				t.Errorf("Settle of the lease that the shop has = %+v, %v", a, err)
-			}
-			if _, n := out(t, s, "other"); n != 0 {
-				t.Errorf("%d leases in the limit that began anew", n)
-			}
-		})
-	}
+		}
+		settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: decision.Cost{1}, Lease: first.Lease}
+		if a, err := s.Do(t.Context(), "shop", &plenty, within, settle); err != nil || !a.Found {
+			t.Errorf("Settle of the lease that the shop has = %+v, %v", a, err)
+		}
+		if _, n := out(t, s, "other"); n != 0 {
+			t.Errorf("%d leases in the limit that began anew", n)
+		}
+	})
 }
 
 // Get and Set take such a value as one that Set replaces.
 func TestSetOverAnEarlierVersion(t *testing.T) {
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
-			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-			l := lifelong(1000)
-			for range 600 {
-				admit(t, s, "shop", &l)
-			}
-			before, rev, err := s.Get(t.Context(), "shop")
-			ok(t, err)
-			asLayout(t, client, prefix+"{shop}", -3)
-			st, same, err := s.Get(t.Context(), "shop")
-			var state decision.State
-			held, decoded := storage.Decode(st.Data, &state)
-			if err != nil || decoded != nil || same == rev || st.Until != before.Until || len(st.Data) == 0 || len(held) != 0 || state.Tokens != 0 {
-				t.Errorf("Get = %+v at %d, %v; %+v, %v, %v", st, same, err, state, held, decoded)
-			}
-			ok(t, s.Set(t.Context(), "copy", st, storage.NoRevision))
-			if err := s.Set(t.Context(), "shop", before, rev); !errors.Is(err, storage.ErrConflict) {
-				t.Errorf("Set at another revision = %v", err)
-			}
-			ok(t, s.Set(t.Context(), "shop", before, same))
-			if _, n := out(t, s, "shop"); n != 600 {
-				t.Errorf("%d leases after Set", n)
-			}
-		})
-	}
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
+		l := lifelong(1000)
+		for range 600 {
+			admit(t, s, "shop", &l)
+		}
+		before, rev, err := s.Get(t.Context(), "shop")
+		ok(t, err)
+		asLayout(t, client, prefix+"{shop}", -3)
+		st, same, err := s.Get(t.Context(), "shop")
+		var state decision.State
+		held, decoded := storage.Decode(st.Data, &state)
+		if err != nil || decoded != nil || same == rev || st.Until != before.Until || len(st.Data) == 0 || len(held) != 0 || state.Tokens != 0 {
+			t.Errorf("Get = %+v at %d, %v; %+v, %v, %v", st, same, err, state, held, decoded)
+		}
+		ok(t, s.Set(t.Context(), "copy", st, storage.NoRevision))
+		if err := s.Set(t.Context(), "shop", before, rev); !errors.Is(err, storage.ErrConflict) {
+			t.Errorf("Set at another revision = %v", err)
+		}
+		ok(t, s.Set(t.Context(), "shop", before, same))
+		if _, n := out(t, s, "shop"); n != 600 {
+			t.Errorf("%d leases after Set", n)
+		}
+	})
 }
 
 // A value of a later version is an error that says so, at once, and stays.
 func TestValueOfALaterVersion(t *testing.T) {
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
-			old := newStorageWith(t, client, redis.Options{Prefix: prefix})
-			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-			admit(t, old, "shop", &plenty)
-			asLayout(t, client, prefix+"{shop}", 1)
-			value := client.Get(t.Context(), prefix+"{shop}").Val()
-			within := []storage.Within{{Key: "shop", ID: 1, Weight: 1, Limits: &plenty}}
-			op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
-			_, own := s.Do(t.Context(), "shop", &plenty, nil, op)
-			_, shared := s.Do(t.Context(), "else", &plenty, within, op)
-			_, read := s.Read(t.Context(), "shop")
-			_, _, get := s.Get(t.Context(), "shop")
-			for _, err := range []error{own, shared, read, get} {
-				if !errors.Is(err, redis.ErrNotState) || !errors.Is(err, storage.ErrLater) || !strings.HasPrefix(err.Error(), "redis: a later version of drip") ||
-					strings.Contains(err.Error(), redis.ErrNotState.Error()) {
-					t.Errorf("%v, want one of a later version", err)
-				}
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+		old := newStorageWith(t, client, redis.Options{Prefix: prefix})
+		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
+		admit(t, old, "shop", &plenty)
+		asLayout(t, client, prefix+"{shop}", 1)
+		value := client.Get(t.Context(), prefix+"{shop}").Val()
+		within := []storage.Within{{Key: "shop", ID: 1, Weight: 1, Limits: &plenty}}
+		_, own := s.Do(t.Context(), "shop", &plenty, nil, one)
+		_, shared := s.Do(t.Context(), "else", &plenty, within, one)
+		_, read := s.Read(t.Context(), "shop")
+		_, _, get := s.Get(t.Context(), "shop")
+		for _, err := range []error{own, shared, read, get} {
+			if !errors.Is(err, redis.ErrNotState) || !errors.Is(err, storage.ErrLater) || !strings.HasPrefix(err.Error(), "redis: a later version of drip") ||
+				strings.Contains(err.Error(), redis.ErrNotState.Error()) {
+				t.Errorf("%v, want one of a later version", err)
 			}
-			ok(t, s.List(t.Context(), func(e storage.Entry) error { t.Errorf("List tells %+v", e); return nil }))
-			if now := client.Get(t.Context(), prefix+"{shop}").Val(); now != value {
-				t.Error("the value has changed")
+		}
+		ok(t, s.List(t.Context(), func(e storage.Entry) error { t.Errorf("List tells %+v", e); return nil }))
+		if now := client.Get(t.Context(), prefix+"{shop}").Val(); now != value {
+			t.Error("the value has changed")
+		}
+		for _, change := range []float64{0.5, -100, 1e9, math.Inf(1), math.NaN()} { // not layouts
+			do(t, s, fmt.Sprint(change), &plenty, one)
+			asLayout(t, client, prefix+"{"+fmt.Sprint(change)+"}", change)
+			if _, err := old.Do(t.Context(), fmt.Sprint(change), &plenty, nil, one); !errors.Is(err, redis.ErrNotState) || errors.Is(err, storage.ErrLater) {
+				t.Errorf("%v: %v, want ErrNotState", change, err)
 			}
-			for _, change := range []float64{0.5, -100, 1e9, math.Inf(1), math.NaN()} { // not layouts
-				do(t, s, fmt.Sprint(change), &plenty, op)
-				asLayout(t, client, prefix+"{"+fmt.Sprint(change)+"}", change)
-				if _, err := old.Do(t.Context(), fmt.Sprint(change), &plenty, nil, op); !errors.Is(err, redis.ErrNotState) || errors.Is(err, storage.ErrLater) {
-					t.Errorf("%v: %v, want ErrNotState", change, err)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // An operation that changes nothing leaves such a value as it is: it stays empty, and expires when it would have.

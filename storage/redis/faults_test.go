@@ -111,28 +111,25 @@ func TestFlushedLease(t *testing.T) {
 
 // The leases of an entity that Redis has evicted are over, although Redis has kept the set of them.
 func TestEvictedEntity(t *testing.T) {
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			s := newStorageWith(t, client, redis.Options{Prefix: t.Name() + ":"})
-			l := limits(1_000_000, 1_000_000, 1000, 50)
-			l.Tokens = 700
-			const leases = 600 // more than a value has
-			for range 2 {
-				for i := range leases {
-					if a := admit(t, s, "shop", &l); a.Delay > 0 {
-						t.Fatalf("Admit %d of %d tokens = %+v, want to run", i, l.Tokens, a)
-					}
-				}
-				if _, n := out(t, s, "shop"); n != leases {
-					t.Fatalf("%d leases are out, want %d", n, leases)
-				}
-				if n, err := client.Del(t.Context(), t.Name()+":{shop}").Result(); n != 1 || err != nil {
-					t.Fatal(n, err)
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		s := newStorageWith(t, client, redis.Options{Prefix: t.Name() + ":"})
+		l := limits(1_000_000, 1_000_000, 1000, 50)
+		l.Tokens = 700
+		const leases = 600 // more than a value has
+		for range 2 {
+			for i := range leases {
+				if a := admit(t, s, "shop", &l); a.Delay > 0 {
+					t.Fatalf("Admit %d of %d tokens = %+v, want to run", i, l.Tokens, a)
 				}
 			}
-		})
-	}
+			if _, n := out(t, s, "shop"); n != leases {
+				t.Fatalf("%d leases are out, want %d", n, leases)
+			}
+			if n, err := client.Del(t.Context(), t.Name()+":{shop}").Result(); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+	})
 }
 
 func TestRestart(t *testing.T) {
@@ -161,8 +158,7 @@ func TestRestart(t *testing.T) {
 func TestHangingServer(t *testing.T) {
 	server := servers.OwnRedis(t)
 	// Without a read timeout nothing else lets them go.
-	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: -1})
-	defer client.Close()
+	client := connectWith(t, &goredis.Options{Addr: server.Addr(), ReadTimeout: -1})
 	s := newStorage(t, client)
 	getDelay(t, s, "shop", &plenty)
 	ok(t, server.Pause())
@@ -205,8 +201,7 @@ func TestLostAnswer(t *testing.T) {
 	proxy := newProxy(t, server.Addr())
 	direct := newStorageWith(t, connect(t, server.Addr()), redis.Options{})
 	for _, together := range []int{1, 30} {
-		client := goredis.NewClient(&goredis.Options{Addr: proxy.addr, MaxRetries: 10})
-		defer client.Close()
+		client := connectWith(t, &goredis.Options{Addr: proxy.addr, MaxRetries: 10})
 		s := newStorageWith(t, client, redis.Options{})
 		for _, ctx := range []context.Context{t.Context(), context.Background()} {
 			const calls = 3
@@ -263,8 +258,7 @@ func TestLostAnswer(t *testing.T) {
 func TestLostLease(t *testing.T) {
 	server := servers.OwnRedis(t)
 	proxy := newProxy(t, server.Addr())
-	client := goredis.NewClient(&goredis.Options{Addr: proxy.addr, MaxRetries: 10})
-	defer client.Close()
+	client := connectWith(t, &goredis.Options{Addr: proxy.addr, MaxRetries: 10})
 	s := newStorageWith(t, client, redis.Options{})
 	direct := newStorageWith(t, connect(t, server.Addr()), redis.Options{})
 	l := plenty
@@ -307,9 +301,11 @@ func TestLostLease(t *testing.T) {
 }
 
 // wrong is a hook that answers calls of scripts itself.
-type wrong struct{ answer atomic.Pointer[string] }
+type wrong struct {
+	hook
+	answer atomic.Pointer[string]
+}
 
-func (*wrong) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 func (w *wrong) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
 		c, ok := cmd.(interface{ SetVal(string) })
@@ -355,7 +351,7 @@ func TestWrongAnswers(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				if a, err := s.Do(t.Context(), "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}); !errors.Is(err, redis.ErrNoAnswer) {
+				if a, err := s.Do(t.Context(), "shop", &plenty, nil, one); !errors.Is(err, redis.ErrNoAnswer) {
 					t.Errorf("Do answered by %q = %+v, %v; want ErrNoAnswer", answer, a, err)
 				}
 			})
@@ -374,8 +370,7 @@ func TestWrongAnswers(t *testing.T) {
 // With a pool of one connection, which others hold, the storage still gives back the tokens of callers that have left.
 func TestSmallPool(t *testing.T) {
 	server := servers.OwnRedis(t)
-	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), PoolSize: 1, PoolTimeout: 5 * time.Millisecond, ReadTimeout: -1})
-	defer client.Close()
+	client := connectWith(t, &goredis.Options{Addr: server.Addr(), PoolSize: 1, PoolTimeout: 5 * time.Millisecond, ReadTimeout: -1})
 	s := newStorageWith(t, client, redis.Options{})
 	direct := newStorageWith(t, connect(t, server.Addr()), redis.Options{})
 	getDelay(t, s, "shop", &plenty)
@@ -385,7 +380,7 @@ func TestSmallPool(t *testing.T) {
 	var admitted atomic.Int64
 	for range 200 {
 		wg.Go(func() {
-			a, err := s.Do(ctx, "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock})
+			a, err := s.Do(ctx, "shop", &plenty, nil, one)
 			if err == nil && a.Delay == 0 {
 				admitted.Add(1)
 			}
@@ -412,9 +407,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, to string) *proxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	p := &proxy{addr: l.Addr().String()}
 	go func() {
@@ -457,9 +450,7 @@ func TestRefusals(t *testing.T) {
 	getDelay(t, s, "shop", &perSecond)
 	lease := admit(t, s, "shop", &perSecond).Lease
 	before, rev, err := s.Get(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	order := func(words ...any) {
 		t.Helper()
 		ok(t, client.Do(t.Context(), words...).Err())
@@ -510,8 +501,7 @@ func TestRefusedConnection(t *testing.T) {
 		"DB index is out of range": {Password: "secret", DB: 99},
 	} {
 		o.Addr = addr
-		client := goredis.NewClient(&o)
-		defer client.Close()
+		client := connectWith(t, &o)
 		for _, remember := range []int{-1, 0} {
 			s := newStorageWith(t, client, redis.Options{Remember: remember})
 			_, _, get := s.Get(t.Context(), "shop")
@@ -538,59 +528,56 @@ func TestRefusedConnection(t *testing.T) {
 }
 
 func TestKeyOfAnotherType(t *testing.T) {
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
-			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-			other := newStorageWith(t, client, redis.Options{Prefix: prefix}) // s does not know this state, and would store it again
-			do(t, other, "cut off", &plenty, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
-			whole := client.Get(t.Context(), prefix+"{cut off}").Val()
-			if err := errors.Join(
-				client.LPush(t.Context(), prefix+"{list}", "x").Err(),
-				client.Set(t.Context(), prefix+"{text}", "hello", time.Minute).Err(),
-				client.Set(t.Context(), prefix+"{cut off}", whole[:len(whole)-8], time.Minute).Err(),
-				client.Set(t.Context(), prefix+"{fewer than none}", fewerThanNone(whole), time.Minute).Err(),
-			); err != nil {
-				t.Fatal(err)
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
+		other := newStorageWith(t, client, redis.Options{Prefix: prefix}) // s does not know this state, and would store it again
+		do(t, other, "cut off", &plenty, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+		whole := client.Get(t.Context(), prefix+"{cut off}").Val()
+		if err := errors.Join(
+			client.LPush(t.Context(), prefix+"{list}", "x").Err(),
+			client.Set(t.Context(), prefix+"{text}", "hello", time.Minute).Err(),
+			client.Set(t.Context(), prefix+"{cut off}", whole[:len(whole)-8], time.Minute).Err(),
+			client.Set(t.Context(), prefix+"{fewer than none}", fewerThanNone(whole), time.Minute).Err(),
+		); err != nil {
+			t.Fatal(err)
+		}
+		broken := []string{"list", "text", "cut off", "fewer than none"}
+		for _, shared := range append([]string{"", "app"}, broken...) {
+			var within []storage.Within
+			if shared != "" {
+				within = []storage.Within{{Key: shared, ID: 1, Weight: 1, Limits: &plenty}}
 			}
-			broken := []string{"list", "text", "cut off", "fewer than none"}
-			for _, shared := range append([]string{"", "app"}, broken...) {
-				var within []storage.Within
-				if shared != "" {
-					within = []storage.Within{{Key: shared, ID: 1, Weight: 1, Limits: &plenty}}
-				}
-				var wg sync.WaitGroup
-				for i := range 50 { // so that they share pipelines and calls
-					for _, key := range append(broken, "shop") {
-						wg.Go(func() {
-							op := decision.Op{Kind: decision.Kind(i % 4), Now: decision.OwnClock, Cost: decision.Cost{1}} // to Settle
-							_, err := s.Do(t.Context(), key, &plenty, within, op)
-							well := key == "shop" && (shared == "" || shared == "app")
-							if well && err != nil || !well && !errors.Is(err, redis.ErrNotState) {
-								t.Errorf("%+v of %q within %q: %v", op, key, shared, err)
-							}
-						})
-					}
-				}
-				wg.Wait()
-			}
-			if e, err := s.Read(t.Context(), "shop"); err != nil || e.State.Tokens == 0 {
-				t.Errorf("the shop beside them: %+v, %v", e, err)
-			}
-			for _, key := range broken[:2] { // Get and Set do not look into a state
-				if _, _, err := s.Get(t.Context(), key); !errors.Is(err, redis.ErrNotState) {
-					t.Errorf("Get(%q) = %v, want ErrNotState", key, err)
-				}
-				if err := s.Set(t.Context(), key, storage.State{}, storage.NoRevision); !errors.Is(err, redis.ErrNotState) {
-					t.Errorf("Set(%q) = %v, want ErrNotState", key, err)
+			var wg sync.WaitGroup
+			for i := range 50 { // so that they share pipelines and calls
+				for _, key := range append(broken, "shop") {
+					wg.Go(func() {
+						op := decision.Op{Kind: decision.Kind(i % 4), Now: decision.OwnClock, Cost: decision.Cost{1}} // to Settle
+						_, err := s.Do(t.Context(), key, &plenty, within, op)
+						well := key == "shop" && (shared == "" || shared == "app")
+						if well && err != nil || !well && !errors.Is(err, redis.ErrNotState) {
+							t.Errorf("%+v of %q within %q: %v", op, key, shared, err)
+						}
+					})
 				}
 			}
-			if n := client.LLen(t.Context(), prefix+"{list}").Val(); n != 1 {
-				t.Errorf("the list has %d elements, want 1", n)
+			wg.Wait()
+		}
+		if e, err := s.Read(t.Context(), "shop"); err != nil || e.State.Tokens == 0 {
+			t.Errorf("the shop beside them: %+v, %v", e, err)
+		}
+		for _, key := range broken[:2] { // Get and Set do not look into a state
+			if _, _, err := s.Get(t.Context(), key); !errors.Is(err, redis.ErrNotState) {
+				t.Errorf("Get(%q) = %v, want ErrNotState", key, err)
 			}
-		})
-	}
+			if err := s.Set(t.Context(), key, storage.State{}, storage.NoRevision); !errors.Is(err, redis.ErrNotState) {
+				t.Errorf("Set(%q) = %v, want ErrNotState", key, err)
+			}
+		}
+		if n := client.LLen(t.Context(), prefix+"{list}").Val(); n != 1 {
+			t.Errorf("the list has %d elements, want 1", n)
+		}
+	})
 }
 
 // fewerThanNone returns a value whose state has -1 lines, and a length that fits.
@@ -605,9 +592,7 @@ func fewerThanNone(value string) string {
 func entityOn(t *testing.T, client *goredis.ClusterClient, node *servers.Redis, on bool) string {
 	for i := 0; ; i++ {
 		master, err := client.MasterForKey(t.Context(), fmt.Sprintf("{shop%d}", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if (master.Options().Addr == node.Addr()) == on {
 			return fmt.Sprint("shop", i)
 		}
@@ -625,22 +610,33 @@ func TestClusterNodeHangs(t *testing.T) {
 	node := cluster.Nodes[1]
 	stuck, other := entityOn(t, client, node, true), entityOn(t, client, node, false)
 	getDelay(t, s, other, &plenty)
-	ok(t, node.Pause())
+	besideHanging(t, node, s, stuck, other, 1000)
+}
+
+// besideHanging has a server hang while 50 callers ask about a stuck entity that is on it, and another entity is not delayed.
+func besideHanging(t *testing.T, server *servers.Redis, s storage.Atomic, stuck, other string, n int) {
+	t.Helper()
+	ok(t, server.Pause())
 	ctx, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
 			if _, err := ask(ctx, s, stuck, &plenty); !errors.Is(err, context.Canceled) {
-				t.Errorf("GetDelay from the node that hangs = %v, want Canceled", err)
+				t.Errorf("GetDelay from the server that hangs = %v, want Canceled", err)
 			}
 		})
 	}
-	for range 1000 {
-		getDelay(t, s, other, &plenty)
+	soon, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range n {
+		if _, err := ask(soon, s, other, &plenty); err != nil {
+			t.Errorf("GetDelay from the server that works = %v", err)
+			break
+		}
 	}
 	leave()
 	wg.Wait()
-	ok(t, node.Resume())
+	ok(t, server.Resume())
 }
 
 // A server of a Ring that hangs delays no calls to the others.
@@ -660,28 +656,7 @@ func TestRingServerHangs(t *testing.T) {
 			}
 		}
 	}
-	stuck, other := on(hangs), on(works)
-	ok(t, hangs.Pause())
-	ctx, leave := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			if _, err := ask(ctx, s, stuck, &plenty); !errors.Is(err, context.Canceled) {
-				t.Errorf("GetDelay from the server that hangs = %v, want Canceled", err)
-			}
-		})
-	}
-	soon, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for range 100 {
-		if _, err := ask(soon, s, other, &plenty); err != nil {
-			t.Errorf("GetDelay from the server that works = %v", err)
-			break
-		}
-	}
-	leave()
-	wg.Wait()
-	ok(t, hangs.Resume())
+	besideHanging(t, hangs, s, on(hangs), on(works), 100)
 }
 
 func TestClusterFailover(t *testing.T) {
@@ -714,9 +689,7 @@ func TestClusterFailover(t *testing.T) {
 func scriptCalls(t *testing.T, client *goredis.Client) (n int) {
 	t.Helper()
 	info, err := client.Info(t.Context(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for line := range strings.Lines(info) {
 		for _, name := range []string{"cmdstat_eval:", "cmdstat_evalsha:"} {
 			if rest, ok := strings.CutPrefix(line, name); ok {
@@ -807,8 +780,7 @@ func TestRefusedSwaps(t *testing.T) {
 	loadScripts(t, a)
 	within := []storage.Within{{Key: "app", Limits: &plenty, ID: 1, Weight: 1}}
 	decide := func(s storage.Atomic) {
-		op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}
-		if a, err := s.Do(t.Context(), "shop", &plenty, within, op); err != nil || a.Delay != 0 {
+		if a, err := s.Do(t.Context(), "shop", &plenty, within, one); err != nil || a.Delay != 0 {
 			t.Fatalf("Admit = %+v, %v", a, err)
 		}
 	}
@@ -842,7 +814,7 @@ func TestShortDeadlines(t *testing.T) {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+i%20)*time.Millisecond)
 			defer cancel()
-			switch a, err := s.Do(ctx, "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}); {
+			switch a, err := s.Do(ctx, "shop", &plenty, nil, one); {
 			case err == nil && a.Delay == 0:
 				admitted.Add(1)
 			case errors.Is(err, context.DeadlineExceeded):
@@ -866,9 +838,7 @@ func TestCloseAfterLeaving(t *testing.T) {
 	client := connect(t, server.Addr())
 	direct := newStorageWith(t, client, redis.Options{})
 	opened, err := storage.Open(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	s := opened.(*redis.Storage)
 	getDelay(t, s, "shop", &perSecond)
 	var busy sync.WaitGroup
@@ -879,8 +849,7 @@ func TestCloseAfterLeaving(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	impatient := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: 20 * time.Millisecond, MaxRetries: -1})
-	defer impatient.Close()
+	impatient := connectWith(t, &goredis.Options{Addr: server.Addr(), ReadTimeout: 20 * time.Millisecond, MaxRetries: -1})
 	eventually(t, "the server is busy", func() bool { return impatient.Ping(t.Context()).Err() != nil })
 	ctx, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer leave()
@@ -896,11 +865,10 @@ func TestCloseAfterLeaving(t *testing.T) {
 }
 
 // impatient is a hook that gives a command up after a time, as a circuit breaker does.
-type impatient struct{}
+type impatient struct{ hook }
 
 var errImpatient = errors.New("given up")
 
-func (impatient) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 func (impatient) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
 		done := make(chan error, 1)
@@ -913,9 +881,6 @@ func (impatient) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		}
 	}
 }
-func (impatient) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return next
-}
 
 // A hook gives a call up that is sent later. No other value takes the place of its argument meanwhile.
 func TestCallGivenUpByAHook(t *testing.T) {
@@ -923,13 +888,12 @@ func TestCallGivenUpByAHook(t *testing.T) {
 	server := servers.OwnRedis(t)
 	admin := connect(t, server.Addr())
 	var slow atomic.Bool
-	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	client := connectWith(t, &goredis.Options{Addr: server.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if slow.CompareAndSwap(true, false) {
 			time.Sleep(600 * time.Millisecond)
 		}
 		return net.Dial(network, addr)
 	}})
-	t.Cleanup(func() { client.Close() })
 	client.AddHook(impatient{})
 	s := newStorageWith(t, client, redis.Options{})
 	l := limits(1000, 1000, 3_600_000, 1000)
@@ -940,9 +904,7 @@ func TestCallGivenUpByAHook(t *testing.T) {
 		getDelay(t, s, "large", &l)
 	}
 	before, err := s.Read(t.Context(), "small")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	admin.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes")
 	time.Sleep(20 * time.Millisecond)
 	slow.Store(true)
@@ -954,10 +916,26 @@ func TestCallGivenUpByAHook(t *testing.T) {
 	}
 	time.Sleep(1200 * time.Millisecond)
 	after, err := s.Read(t.Context(), "small")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if after.State.Plain > before.State.Plain+1 {
 		t.Errorf("plain tokens of small: %d before, %d after one call", before.State.Plain, after.State.Plain)
+	}
+}
+
+// A server that is far away refuses no more swaps than others do, though its answer comes in a later interval.
+func TestFarServer(t *testing.T) {
+	server := servers.OwnRedis(t)
+	admin, client := connect(t, server.Addr()), connect(t, server.Addr())
+	s := newStorageWith(t, client, redis.Options{})
+	loadScripts(t, s)
+	client.AddHook(before(func(...goredis.Cmder) { time.Sleep(30 * time.Millisecond) }))
+	l := limits(1_000_000, 1_000_000, 50, 50)
+	const decisions = 100
+	calls := scriptCalls(t, admin)
+	for range decisions {
+		getDelay(t, s, "shop", &l)
+	}
+	if n := scriptCalls(t, admin) - calls; n > decisions*12/10 {
+		t.Errorf("%d script calls for %d decisions", n, decisions)
 	}
 }

@@ -15,83 +15,75 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
 )
 
 func TestList(t *testing.T) {
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			prefix := fmt.Sprintf("%s[*?\\-%x:", t.Name(), rand.Uint64())
-			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-			want := map[string]storage.Entry{}
-			getDelay(t, s, "shop", &plenty)
-			state, _, err := s.Get(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := range 1200 { // more than one step of a scan finds
-				key := fmt.Sprint("shop", i)
-				want[key] = storage.Entry{}
-				ok(t, s.Set(t.Context(), key, state, storage.NoRevision))
-			}
-			for _, key := range []string{" ", "\n", "{", "}", "{}", "{}a", "}{", "a}b", "*", "\xff"} {
-				want[key] = storage.Entry{}
-				admit(t, s, key, &plenty)
-			}
-			want["shop"], want["many"] = storage.Entry{}, storage.Entry{}
-			var admitting sync.WaitGroup
-			for range 2 * storage.MostListed {
-				admitting.Go(func() {
-					a, err := s.Do(t.Context(), "many", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock})
-					if err != nil || a.Delay > 0 {
-						t.Errorf("Admit = %+v, %v", a, err)
-					}
-				})
-			}
-			admitting.Wait()
-			for key := range want {
-				e, err := s.Read(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		prefix := fmt.Sprintf("%s[*?\\-%x:", t.Name(), rand.Uint64())
+		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
+		want := map[string]storage.Entry{}
+		getDelay(t, s, "shop", &plenty)
+		state, _, err := s.Get(t.Context(), "shop")
+		ok(t, err)
+		for i := range 1200 { // more than one step of a scan finds
+			key := fmt.Sprint("shop", i)
+			want[key] = storage.Entry{}
+			ok(t, s.Set(t.Context(), key, state, storage.NoRevision))
+		}
+		for _, key := range []string{" ", "\n", "{", "}", "{}", "{}a", "}{", "a}b", "*", "\xff"} {
+			want[key] = storage.Entry{}
+			admit(t, s, key, &plenty)
+		}
+		want["shop"], want["many"] = storage.Entry{}, storage.Entry{}
+		var admitting sync.WaitGroup
+		for range 2 * storage.MostListed {
+			admitting.Go(func() {
+				a, err := s.Do(t.Context(), "many", &plenty, nil, one)
+				if err != nil || a.Delay > 0 {
+					t.Errorf("Admit = %+v, %v", a, err)
 				}
-				want[key] = e
-			}
-			for key, value := range map[string]string{ // of other people
-				prefix + "shop1": "x", prefix + "{text}": "x", prefix + "{}shop": "x", prefix + "{}": "x", "*" + prefix + "{shop}": "x", prefix + "{a}b": "x",
-			} {
-				ok(t, client.Set(t.Context(), key, value, time.Minute).Err())
-			}
-			ok(t, client.LPush(t.Context(), prefix+"{list}", "x").Err())
-			seen := map[string]bool{}
-			err = s.List(t.Context(), func(e storage.Entry) error {
-				if w, ok := want[e.Key]; !ok || !reflect.DeepEqual(e.State, w.State) || !slices.Equal(e.Leases, w.Leases) || e.Out != w.Out {
-					t.Errorf("%q is listed as %+v, want %+v", e.Key, e, w)
-				}
-				if off := time.Since(e.Time).Abs(); off > time.Minute {
-					t.Errorf("%q was read %v from now", e.Key, off)
-				}
-				seen[e.Key] = true
-				return nil
 			})
-			if err != nil || len(seen) != len(want) {
-				t.Errorf("List told %d of %d entities, %v", len(seen), len(want), err)
+		}
+		admitting.Wait()
+		for key := range want {
+			e, err := s.Read(t.Context(), key)
+			ok(t, err)
+			want[key] = e
+		}
+		for key, value := range map[string]string{ // of other people
+			prefix + "shop1": "x", prefix + "{text}": "x", prefix + "{}shop": "x", prefix + "{}": "x", "*" + prefix + "{shop}": "x", prefix + "{a}b": "x",
+		} {
+			ok(t, client.Set(t.Context(), key, value, time.Minute).Err())
+		}
+		ok(t, client.LPush(t.Context(), prefix+"{list}", "x").Err())
+		seen := map[string]bool{}
+		err = s.List(t.Context(), func(e storage.Entry) error {
+			if w, ok := want[e.Key]; !ok || !reflect.DeepEqual(e.State, w.State) || !slices.Equal(e.Leases, w.Leases) || e.Out != w.Out {
+				t.Errorf("%q is listed as %+v, want %+v", e.Key, e, w)
 			}
-
-			ctx, cancel := context.WithCancel(t.Context())
-			told := 0
-			if err := s.List(ctx, func(storage.Entry) error { told++; cancel(); return nil }); !errors.Is(err, context.Canceled) || told != 1 {
-				t.Errorf("List whose context ends = %v after %d entities, want Canceled after one", err, told)
+			if off := time.Since(e.Time).Abs(); off > time.Minute {
+				t.Errorf("%q was read %v from now", e.Key, off)
 			}
+			seen[e.Key] = true
+			return nil
 		})
-	}
+		if err != nil || len(seen) != len(want) {
+			t.Errorf("List told %d of %d entities, %v", len(seen), len(want), err)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		told := 0
+		if err := s.List(ctx, func(storage.Entry) error { told++; cancel(); return nil }); !errors.Is(err, context.Canceled) || told != 1 {
+			t.Errorf("List whose context ends = %v after %d entities, want Canceled after one", err, told)
+		}
+	})
 }
 
 // refusing refuses pipelines, and leaves the commands as they are. So does go-redis when it gets no connection.
-type refusing struct{ lossy }
+type refusing struct{ hook }
 
 var errRefused = errors.New("refused")
 
@@ -100,10 +92,8 @@ func (refusing) ProcessPipelineHook(goredis.ProcessPipelineHook) goredis.Process
 }
 
 // lossy is a connection that breaks after the first answer of a pipeline.
-type lossy struct{}
+type lossy struct{ hook }
 
-func (lossy) DialHook(next goredis.DialHook) goredis.DialHook          { return next }
-func (lossy) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
 func (lossy) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []goredis.Cmder) error {
 		err := next(ctx, commands)
@@ -116,12 +106,8 @@ func (lossy) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Proce
 
 // repeating is a server that returns each key twice, as SCAN may while the table of keys is resized.
 type repeating struct {
-	lossy
+	hook
 	keys []string
-}
-
-func (r *repeating) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return next
 }
 
 func (r *repeating) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
@@ -193,7 +179,7 @@ func TestListWithoutRights(t *testing.T) {
 }
 
 // moving is a node of a Cluster that loses each entity between the two reads of List.
-type moving struct{ repeating }
+type moving struct{ hook }
 
 func (moving) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, c goredis.Cmder) error {

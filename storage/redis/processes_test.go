@@ -56,9 +56,7 @@ func testProcesses(t *testing.T, limits decision.Limits, admit bool) {
 		return client.PubSubNumSub(t.Context(), "go").Val()["go"] == processes || t.Failed()
 	})
 	begin, err := client.Time(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	ok(t, client.Publish(t.Context(), "go", "").Err())
 	reports := wait()
 	if t.Failed() {
@@ -73,9 +71,7 @@ func testProcesses(t *testing.T, limits decision.Limits, admit bool) {
 		least = min(least, r.Granted)
 	}
 	end, err := client.Time(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	intervals := end.UnixMilli()/limits.Windows[0].Interval - begin.UnixMilli()/limits.Windows[0].Interval
 	brought := limits.Tokens + limits.Windows[0].Rate*intervals
 	t.Logf("%d calls, %d granted, the intervals brought %d; at most %d in flight; the least served process got %.2f of the mean",

@@ -2,9 +2,11 @@ package redis_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -15,6 +17,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/attacks"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/traces"
@@ -42,26 +46,42 @@ var backends = map[string]func(*testing.T) goredis.UniversalClient{
 	},
 }
 
+// onBackends runs a test with each of them.
+func onBackends(t *testing.T, test func(t *testing.T, client goredis.UniversalClient)) {
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	}
+}
+
 func connect(t testing.TB, addr string) *goredis.Client {
-	client := goredis.NewClient(&goredis.Options{Addr: addr})
+	return connectWith(t, &goredis.Options{Addr: addr})
+}
+
+func connectWith(t testing.TB, o *goredis.Options) *goredis.Client {
+	client := goredis.NewClient(o)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
 
 func connectShared(t testing.TB) *goredis.Client {
 	o, err := goredis.ParseURL(servers.UseRedis(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := goredis.NewClient(o)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	ok(t, err)
+	return connectWith(t, o)
 }
 
 func connectCluster(t testing.TB, cluster *servers.RedisCluster) *goredis.ClusterClient {
 	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: cluster.Addrs()})
 	t.Cleanup(func() { _ = client.Close() })
 	return client
+}
+
+// hook is a hook that does nothing.
+type hook struct{}
+
+func (hook) DialHook(next goredis.DialHook) goredis.DialHook          { return next }
+func (hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+func (hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
 }
 
 // before is a hook that is called each time before the client sends something.
@@ -84,19 +104,14 @@ func newStorage(t testing.TB, client goredis.UniversalClient) *redis.Storage {
 func newStorageWith(t testing.TB, client goredis.UniversalClient, o redis.Options) *redis.Storage {
 	t.Helper()
 	s, err := redis.New(client, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return s
 }
 
 func TestStorage(t *testing.T) {
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			storagetest.Run(t, func(t *testing.T) storage.Storage { return newStorage(t, client) })
-		})
-	}
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		storagetest.Run(t, func(t *testing.T) storage.Storage { return newStorage(t, client) })
+	})
 }
 
 // All of them are -miniredis-runs 300, for a minute.
@@ -144,19 +159,16 @@ func giveBack(ctx context.Context, s storage.Atomic, key string, l *decision.Lim
 
 func getDelay(t testing.TB, s storage.Atomic, key string, l *decision.Limits) time.Duration {
 	t.Helper()
-	delay, err := ask(t.Context(), s, key, l)
-	if err != nil {
-		t.Fatalf("GetDelay(%q): %v", key, err)
-	}
-	return delay
+	return time.Duration(do(t, s, key, l, decision.Op{Kind: decision.GetDelay}).Delay) * time.Millisecond
 }
 
 func returnToken(t testing.TB, s storage.Atomic, key string, l *decision.Limits) {
 	t.Helper()
-	if err := giveBack(t.Context(), s, key, l); err != nil {
-		t.Fatalf("ReturnToken(%q): %v", key, err)
-	}
+	do(t, s, key, l, decision.Op{Kind: decision.ReturnToken})
 }
+
+// one is an operation by the server's clock.
+var one = decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}
 
 // do does an operation by the server's clock.
 func do(t testing.TB, s storage.Atomic, key string, l *decision.Limits, op decision.Op) decision.Answer {
@@ -171,7 +183,7 @@ func do(t testing.TB, s storage.Atomic, key string, l *decision.Limits, op decis
 
 func admit(t testing.TB, s storage.Atomic, key string, l *decision.Limits) decision.Answer {
 	t.Helper()
-	return do(t, s, key, l, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+	return do(t, s, key, l, one)
 }
 
 // loadScripts has the server know the scripts.
@@ -214,9 +226,7 @@ func TestOpen(t *testing.T) {
 	mini := miniredis.RunT(t)
 	mini.RequireUserAuth("user", "s3cret/?@")
 	s, err := storage.Open(t.Context(), "redis://user:s3cret%2F%3F%40@"+mini.Addr()+"/3?prefix=app:&max_hold=1h&read_timeout=5s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if d := getDelay(t, s.(storage.Atomic), "shop", &perSecond); d != 0 {
 		t.Errorf("GetDelay = %v, want 0", d)
 	}
@@ -227,9 +237,7 @@ func TestOpen(t *testing.T) {
 	if _, err := ask(t.Context(), s.(storage.Atomic), "shop", &perSecond); !errors.Is(err, redis.ErrClosed) {
 		t.Errorf("GetDelay after Close = %v, want ErrClosed", err)
 	}
-	if n := mini.CurrentConnectionCount(); n != 0 {
-		eventually(t, "disconnected", func() bool { return mini.CurrentConnectionCount() == 0 })
-	}
+	eventually(t, "disconnected", func() bool { return mini.CurrentConnectionCount() == 0 })
 }
 
 func TestOpenErrors(t *testing.T) {
@@ -252,21 +260,16 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := redis.New(nil, redis.Options{MaxHold: time.Microsecond}); err == nil || !strings.Contains(err.Error(), "Options.MaxHold is 1µs") {
 		t.Errorf("New with a MaxHold of 1µs = %v", err)
 	}
-	for _, prefix := range []string{"{}", "drip{}:", "{}{drip}:"} {
-		want := fmt.Sprintf("redis: Options.Prefix is %q; its braces must not be empty", prefix)
-		if _, err := redis.New(connect(t, "127.0.0.1:1"), redis.Options{Prefix: prefix}); err == nil || err.Error() != want {
-			t.Errorf("New with the prefix %q = %v, want %s", prefix, err, want)
-		}
-	}
-	for _, prefix := range []string{"{", "}{", "app:{", "{drip}{"} { // the entity {a of the prefix app: would be the entity a of app:{
-		want := fmt.Sprintf("redis: Options.Prefix is %q; its last brace must be closed", prefix)
-		if _, err := redis.New(connect(t, "127.0.0.1:1"), redis.Options{Prefix: prefix}); err == nil || err.Error() != want {
-			t.Errorf("New with the prefix %q = %v, want %s", prefix, err, want)
-		}
-	}
-	for _, prefix := range []string{"}", "{drip}{}:", "{a{b}"} {
-		if _, err := redis.New(connect(t, "127.0.0.1:1"), redis.Options{Prefix: prefix}); err != nil {
-			t.Errorf("New with the prefix %q = %v", prefix, err)
+	for must, prefixes := range map[string][]string{
+		"its braces must not be empty":  {"{}", "drip{}:", "{}{drip}:"},
+		"its last brace must be closed": {"{", "}{", "app:{", "{drip}{"}, // the entity {a of the prefix app: would be the entity a of app:{
+		"":                              {"}", "{drip}{}:", "{a{b}"},
+	} {
+		for _, prefix := range prefixes {
+			want := fmt.Sprintf("redis: Options.Prefix is %q; %s", prefix, must)
+			if _, err := redis.New(connect(t, "127.0.0.1:1"), redis.Options{Prefix: prefix}); must == "" && err != nil || must != "" && (err == nil || err.Error() != want) {
+				t.Errorf("New with the prefix %q = %v, want %s", prefix, err, must)
+			}
 		}
 	}
 	for _, client := range []goredis.UniversalClient{nil, (*goredis.Client)(nil), (*goredis.ClusterClient)(nil), (*goredis.Ring)(nil)} {
@@ -355,9 +358,7 @@ func TestTimeToLive(t *testing.T) {
 	at(400)
 	returnToken(t, s, "shop", &perSecond)
 	st, _, err := s.Get(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if got := mini.TTL("drip:{shop}"); got >= time.Minute || got != time.Duration(st.Until-st.Now)*time.Millisecond {
 		t.Errorf("after its return: the key lives for %v, want %d ms: until it is as good as new", got, st.Until-st.Now)
 	}
@@ -416,9 +417,7 @@ func TestTimeToLiveOfAdmission(t *testing.T) {
 				do(t, s, "shop", &l, op)
 			}
 			state, _, err := s.Get(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			ttl := mini.TTL("drip:{shop}")
 			if ttl < c.least || state.Until != decision.Never && ttl != time.UnixMilli(state.Until).Sub(now) {
 				t.Errorf("the key lives for %v, want %v at least, and until %v", ttl, c.least, time.UnixMilli(state.Until).Sub(now))
@@ -483,41 +482,38 @@ func TestEntities(t *testing.T) {
 		" ", "\n", "\r\n", "\x00", "a b", "{", "}", "{}", "{}a", "}{", "{a}", "{a}b", "{a}c", "a}b", "a{b}c", "{{a}}", "*", "?[a]", "$1", "\xff\xfe",
 		"drip:{a}", strings.Repeat("x", 64<<10), strings.Repeat("x", 64<<10-1) + "y", strings.Repeat("}", 64<<10),
 	}
-	for name, open := range backends {
-		t.Run(name, func(t *testing.T) {
-			client := open(t)
-			s := newStorage(t, client)
-			l := limits(100, 5, 1000, 50)
-			for i, key := range weird {
-				for range i + 1 {
-					getDelay(t, s, key, &l)
-				}
+	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
+		s := newStorage(t, client)
+		l := limits(100, 5, 1000, 50)
+		for i, key := range weird {
+			for range i + 1 {
+				getDelay(t, s, key, &l)
 			}
-			for i, key := range weird {
-				if n := inUse(t, s, key); n != int64(i+1) {
-					t.Errorf("entity %.20q has %d tokens out, want %d", key, n, i+1)
-				}
+		}
+		for i, key := range weird {
+			if n := inUse(t, s, key); n != int64(i+1) {
+				t.Errorf("entity %.20q has %d tokens out, want %d", key, n, i+1)
 			}
-			cluster, ok := client.(*goredis.ClusterClient)
-			if !ok {
-				return
+		}
+		cluster, ok := client.(*goredis.ClusterClient)
+		if !ok {
+			return
+		}
+		for i := range 300 {
+			getDelay(t, s, fmt.Sprintf("a}%d", i), &l)
+			getDelay(t, s, fmt.Sprintf("{a}%d", i), &l)
+		}
+		err := cluster.ForEachMaster(t.Context(), func(ctx context.Context, node *goredis.Client) error {
+			n, err := node.DBSize(ctx).Result()
+			if n < 150 {
+				t.Errorf("%v of 600 entities are on a node, want about 200", n)
 			}
-			for i := range 300 {
-				getDelay(t, s, fmt.Sprintf("a}%d", i), &l)
-				getDelay(t, s, fmt.Sprintf("{a}%d", i), &l)
-			}
-			err := cluster.ForEachMaster(t.Context(), func(ctx context.Context, node *goredis.Client) error {
-				n, err := node.DBSize(ctx).Result()
-				if n < 150 {
-					t.Errorf("%v of 600 entities are on a node, want about 200", n)
-				}
-				return err
-			})
-			if err != nil {
-				t.Error(err)
-			}
+			return err
 		})
-	}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestRights uses a user with only the rights of the package's documentation.
@@ -526,13 +522,9 @@ func TestRights(t *testing.T) {
 	admin := connect(t, server.Addr())
 	err := admin.Do(t.Context(), "acl", "setuser", "app", "on", ">secret", "~drip:*", "+eval", "+evalsha", "+get", "+set", "+time",
 		"+getrange", "+exists", "+unlink", "+pexpire", "+zadd", "+zrem", "+zcard", "+zcount", "+zscore", "+zrangebyscore").Err()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	s, err := storage.Open(t.Context(), "redis://app:secret@"+server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer s.(*redis.Storage).Close()
 	loadScripts(t, s.(storage.Atomic))
 	getDelay(t, s.(storage.Atomic), "shop", &perSecond)
@@ -549,5 +541,28 @@ func ok(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestAttacks(t *testing.T) {
+	attacks.Run(t, 2_000, func(t *testing.T) storage.Storage { return newStorage(t, connectShared(t)) })
+}
+
+func TestManyLeasesEnded(t *testing.T) { buckettest.EndedLeases(t, newStorage(t, connectShared(t))) }
+
+// The client's certificates apply. Over rediss: the certificate of an unknown authority is an error, and nothing is sent.
+func TestTLS(t *testing.T) {
+	front := servers.FrontTLS(t, servers.OwnRedis(t).Addr(), nil)
+	client := connectWith(t, &goredis.Options{Addr: front.Addr, TLSConfig: front.Trusts})
+	if a, err := newStorage(t, client).Do(t.Context(), "shop", &plenty, nil, one); err != nil || a.Delay != 0 {
+		t.Errorf("Do = %+v, %v; want to run", a, err)
+	}
+
+	s, err := storage.Open(t.Context(), "rediss://drip:secret@"+front.Addr)
+	ok(t, err)
+	defer s.(io.Closer).Close()
+	_, err = s.(storage.Atomic).Do(t.Context(), "shop", &plenty, nil, one)
+	if !errors.As(err, new(x509.UnknownAuthorityError)) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Do = %v, want the unknown authority", err)
 	}
 }

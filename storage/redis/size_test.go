@@ -30,9 +30,7 @@ func TestSizes(t *testing.T) {
 	} {
 		server := miniredis.RunT(t)
 		s, err := redis.New(connect(t, server.Addr()), redis.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		o := c.options
 		o.Size, o.RefreshRate, o.Concurrency, o.Storage = 10, 10, 3, s
 		b := buckettest.New(t, o)

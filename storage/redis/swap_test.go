@@ -3,6 +3,7 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/batch"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -273,5 +275,15 @@ func TestSpansEndAtTheServersTime(t *testing.T) {
 	b.step(1500)
 	if a := b.do(admit); a.Lease.ID != 0 {
 		t.Errorf("a second operation after the end of the pin: %+v", a)
+	}
+}
+
+// After Close no try to give back a lease is made again. A lease ends by itself.
+func TestNothingIsSentAgainAfterClose(t *testing.T) {
+	for err, want := range map[error]bool{ErrClosed: false, errors.New("the answer was lost"): true} {
+		c := &batch.Call{Op: decision.Op{Kind: decision.Cancel, Lease: decision.Lease{ID: 1}}}
+		if fail([]*batch.Call{c}, err); c.Again != want {
+			t.Errorf("after %v: sent again %v, want %v", err, c.Again, want)
+		}
 	}
 }
