@@ -95,15 +95,21 @@ func testHangs(t *testing.T, server *servers.Postgres) {
 	eventually(t, "only the tokens of those who stayed are out", func() bool { return inUse(t, s, "shop") == 2 })
 }
 
+// open opens a storage with a pool of its own.
+func open(t *testing.T, schema, parameters string) *postgres.Storage {
+	t.Helper()
+	s, err := storage.Open(t.Context(), servers.UsePostgres(t).URL()+parameters+"&schema="+strings.ReplaceAll(schema, " ", "%20"))
+	ok(t, err)
+	return s.(*postgres.Storage)
+}
+
 // Close returns when the calls that were sent are answered. Calls that wait for a connection then return that the
 // storage is closed.
 func TestCloseUnderWay(t *testing.T) {
 	o := postgres.Options{Schema: newSchema()}
 	admin := sharedPool(t)
 	direct := newStorageWith(t, admin, o)
-	opened, err := storage.Open(t.Context(), servers.UsePostgres(t).URL()+"&pool_max_conns=1&timeout=1m&schema="+strings.ReplaceAll(o.Schema, " ", "%20"))
-	ok(t, err)
-	s := opened.(*postgres.Storage)
+	s := open(t, o.Schema, "&pool_max_conns=1&timeout=1m")
 	getDelay(t, s, "shop", plenty)
 	tx := begin(t, admin, o.Schema, "select from drip.entity for update")
 	var wg sync.WaitGroup
@@ -471,19 +477,6 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
-// deadlocks counts the deadlocks that the server ended by picking one of these sessions.
-type deadlocks struct {
-	refusals
-	atomic.Int64
-}
-
-func (d *deadlocks) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
-	var refused *pgconn.PgError
-	if errors.As(data.Err, &refused) && refused.Code == "40P01" {
-		d.Add(1)
-	}
-}
-
 // A pool of one connection is enough, and who holds it keeps the decisions waiting no longer than they want to.
 func TestOneConnection(t *testing.T) {
 	pool := newPool(t, servers.UsePostgres(t).URL(), 1)
@@ -616,9 +609,7 @@ func TestCloseAfterLeaving(t *testing.T) {
 	o := postgres.Options{Schema: newSchema()}
 	admin := sharedPool(t)
 	direct := newStorageWith(t, admin, o)
-	opened, err := storage.Open(t.Context(), servers.UsePostgres(t).URL()+"&timeout=1m&schema="+strings.ReplaceAll(o.Schema, " ", "%20"))
-	ok(t, err)
-	s := opened.(*postgres.Storage)
+	s := open(t, o.Schema, "&timeout=1m")
 	getDelay(t, s, "shop", plenty)
 	tx := begin(t, admin, o.Schema, "select from drip.entity for update")
 	ctx, leave := context.WithCancel(t.Context())

@@ -2,11 +2,14 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -20,6 +23,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/attacks"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/traces"
@@ -55,29 +60,28 @@ func newTracedPool(t testing.TB, tracer pgx.QueryTracer, url string, most int32,
 	return pool
 }
 
-// refusals fails a test in which the server had to end a deadlock.
-type refusals struct{ t testing.TB }
+// deadlocks counts the deadlocks that the server ended by picking one of these sessions.
+type deadlocks struct{ atomic.Int64 }
 
-func (r refusals) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
-	r.check(data.Err)
-}
-func (r refusals) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
-	r.check(data.Err)
-}
-
-func (r refusals) check(err error) {
+func (d *deadlocks) ended(err error) {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == "40P01" {
-		r.t.Errorf("deadlock: %s", refused.Detail)
+		d.Add(1)
 	}
 }
 
-func (r refusals) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+func (d *deadlocks) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	return ctx
 }
-func (r refusals) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (r refusals) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+func (d *deadlocks) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (d *deadlocks) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
+	d.ended(data.Err)
+}
+func (d *deadlocks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
+}
+func (d *deadlocks) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	d.ended(data.Err)
 }
 
 func sharedPool(t testing.TB) *pgxpool.Pool {
@@ -559,6 +563,7 @@ func TestNoDeadlocks(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	var granted atomic.Int64
+	var picked deadlocks
 	for _, key := range keys { // two who make rows may wait for each other: the server ends that
 		if d, err := ask(t.Context(), newStorageWith(t, pool, o), key, plenty); d != 0 || err != nil {
 			t.Fatalf("GetDelay = %v, %v", d, err)
@@ -566,7 +571,7 @@ func TestNoDeadlocks(t *testing.T) {
 		granted.Add(1)
 	}
 	for range 3 {
-		s := newStorageWith(t, newTracedPool(t, refusals{t}, servers.UsePostgres(t).URL(), 4), o)
+		s := newStorageWith(t, newTracedPool(t, &picked, servers.UsePostgres(t).URL(), 4), o)
 		for range 24 {
 			wg.Go(func() {
 				for range 4 {
@@ -584,6 +589,9 @@ func TestNoDeadlocks(t *testing.T) {
 		}
 	}
 	wg.Wait()
+	if n := picked.Load(); n > 0 {
+		t.Errorf("%d deadlocks", n)
+	}
 	s, total := newStorageWith(t, pool, o), int64(0)
 	for _, key := range keys {
 		total += inUse(t, s, key)
@@ -598,5 +606,46 @@ func ok(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestAttacks(t *testing.T) {
+	attacks.Run(t, 1_000, func(t *testing.T) storage.Storage { return newStorage(t) })
+}
+
+func TestManyLeasesEnded(t *testing.T) { buckettest.EndedLeases(t, newStorage(t)) }
+
+// The sslmode and sslrootcert of the URL apply. The certificate of an unknown authority is an error, and so is a server
+// without TLS.
+func TestTLS(t *testing.T) {
+	server := servers.OwnPostgres(t) // without TLS and without a password
+	config, err := pgx.ParseConfig(server.URL())
+	ok(t, err)
+	plain, err := url.Parse(server.URL())
+	ok(t, err)
+	front := servers.FrontTLS(t, plain.Host, servers.PostgresAsks)
+	schema := newSchema()
+	newStorageWith(t, newPool(t, server.URL(), 1), postgres.Options{Schema: schema})
+	for _, test := range []struct {
+		host, parameters string
+		ok               bool
+	}{
+		{front.Addr, "sslmode=verify-full&sslrootcert=" + url.QueryEscape(front.CAFile), true},
+		{front.Addr, "sslmode=verify-full", false},
+		{plain.Host, "sslmode=require", false},
+	} {
+		u := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, "secret"), Host: test.host, Path: "/" + config.Database, RawQuery: test.parameters + "&schema=" + url.QueryEscape(schema)}
+		s, err := storage.Open(t.Context(), u.String())
+		ok(t, err)
+		defer s.(io.Closer).Close()
+		_, err = ask(t.Context(), s.(storage.Atomic), "shop", limits(1, 1, 1000))
+		switch {
+		case test.ok && err != nil:
+			t.Errorf("%s: %v", test.parameters, err)
+		case !test.ok && (err == nil || strings.Contains(err.Error(), "secret")):
+			t.Errorf("%s: %v, want an error without the password", test.parameters, err)
+		case test.host == front.Addr && !test.ok && !errors.As(err, new(x509.UnknownAuthorityError)):
+			t.Errorf("%s: %v, want the unknown authority", test.parameters, err)
+		}
 	}
 }

@@ -29,34 +29,26 @@ type proxy struct {
 	unplugged sync.Map // clients of which the server hears nothing more, not even that they have gone
 
 	mu   sync.Mutex
-	then map[int]func(client, server net.Conn) (pass bool) // what to do when so many more answers have come
+	left int // the answers until then is called
+	then func(client net.Conn) (pass bool)
 }
 
 // after has f called with the connection of the n-th answer from now, before that is passed on.
-func (p *proxy) after(n int, f func(client, server net.Conn) (pass bool)) {
+func (p *proxy) after(n int, f func(client net.Conn) (pass bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.then = map[int]func(client, server net.Conn) bool{n: f}
+	p.left, p.then = n, f
 }
 
 // lose cuts the connection instead of passing on the n-th answer from now.
-func (p *proxy) lose(n int) { p.after(n, func(net.Conn, net.Conn) bool { return false }) }
+func (p *proxy) lose(n int) { p.after(n, func(net.Conn) bool { return false }) }
 
-func (p *proxy) answered(client, server net.Conn) (pass bool) {
+func (p *proxy) answered(client net.Conn) (pass bool) {
 	p.answers.Add(1)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := map[int]func(client, server net.Conn) bool{}
-	pass = true
-	for n, f := range p.then {
-		if n == 1 {
-			pass = f(client, server)
-		} else {
-			next[n-1] = f
-		}
-	}
-	p.then = next
-	return pass
+	p.left--
+	return p.left != 0 || p.then(client)
 }
 
 func newProxy(t *testing.T, to string) *proxy {
@@ -115,7 +107,7 @@ func (p *proxy) serve(client net.Conn, to string) {
 		}
 		answer = append(answer, message...)
 		ready, auth := message[0] == 'Z', message[0] == 'R'
-		if ready && !p.answered(client, server) {
+		if ready && !p.answered(client) {
 			return
 		}
 		if ready || auth {
@@ -296,7 +288,7 @@ func TestStoppedInTheMiddle(t *testing.T) {
 	locked, served := make(chan struct{}), make(chan struct{})
 	makeContested(t, stopped, direct)
 	before := inUse(t, direct, "shop")
-	p.after(1, func(client, _ net.Conn) bool {
+	p.after(1, func(client net.Conn) bool {
 		p.unplugged.Store(client, nil)
 		close(locked)
 		<-served

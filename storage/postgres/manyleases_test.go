@@ -1,9 +1,0 @@
-package postgres_test
-
-import (
-	"testing"
-
-	"github.com/drip-go/drip/internal/buckettest"
-)
-
-func TestManyLeasesEnded(t *testing.T) { buckettest.EndedLeases(t, newStorage(t)) }
