@@ -29,11 +29,9 @@ func TestSharedLongerWindow(t *testing.T) {
 	} {
 		for _, shops := range []int{1, 5, 30} {
 			for how, most := range map[order]float64{shuffled: c.mean, byEntity: c.inBlocks} {
-				o := app(1000, 1000, c.second)
-				o.Shared["app"] = drip.Limit{Size: c.second, Windows: c.windows}
 				each := c.windows[len(c.windows)-1].Size * 33 / 10 / shops
 				got := nearFluid(t, SharedScenario{
-					Name: fmt.Sprintf("%s, %d shops, order %d", name, shops, how), Options: o, Entities: entities(shops),
+					Name: fmt.Sprintf("%s, %d shops, order %d", name, shops, how), Options: within(1000, 1000, drip.Limit{Size: c.second, Windows: c.windows}), Entities: entities(shops),
 					Operation: Fixed(50 * time.Millisecond), Unmeasured: true, Messages: sent(how, times(shops, each)...),
 				}, anyNumber, most)
 				if best := earliest(shops*each, c.second, c.windows); got.Makespan > best+4*time.Second {
@@ -102,10 +100,8 @@ func TestSharedHours(t *testing.T) {
 		"alike, few in a minute":                {3, few, times(17, 100), shuffled, 1.9},
 		"one of each shop after another, a few": {3, few, times(17, 100), inTurn, 1.4},
 	} {
-		o := app(1000, 1000, 1)
-		o.Shared["app"] = drip.Limit{Size: c.second, Windows: c.windows}
 		nearFluid(t, SharedScenario{
-			Name: name, Options: o, Entities: entities(len(c.messages)), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Name: name, Options: within(1000, 1000, drip.Limit{Size: c.second, Windows: c.windows}), Entities: entities(len(c.messages)), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
 			LostTickets: 0.01, Late: Uniform(0, time.Second), Messages: sent(c.how, c.messages...),
 		}, 1.06, c.mean)
 	}
@@ -306,8 +302,7 @@ func TestSharedBeforeALongOwnWindow(t *testing.T) {
 func TestSharedBeforeARefund(t *testing.T) {
 	for _, operation := range []time.Duration{2 * time.Second, 20 * time.Second} {
 		for _, shops := range []int{1, 10} {
-			o := app(1, 1, 20)
-			o.Shared["app"] = drip.Limit{Size: 20, Windows: []drip.Window{{Size: 100, RefreshInterval: time.Hour, Unit: "points"}}}
+			o := within(1, 1, drip.Limit{Size: 20, Windows: []drip.Window{{Size: 100, RefreshInterval: time.Hour, Unit: "points"}}})
 			nearFluid(t, SharedScenario{
 				Name: fmt.Sprintf("%v, %d shops", operation, shops), Options: o, Entities: entities(shops), Operation: Fixed(operation), Unmeasured: true,
 				Units: map[string]Costs{"points": func(r *rand.Rand) (int, int) {

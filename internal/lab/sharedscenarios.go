@@ -63,11 +63,11 @@ func entities(n int) []SharedEntity { return make([]SharedEntity, n) }
 func times(n, count int) []int { return slices.Repeat([]int{count}, n) }
 
 // app is an entity's own limit, and one over all of them, a second.
-func app(size, rate, all int) drip.Options {
-	return drip.Options{
-		Size: size, RefreshRate: rate, Concurrency: plenty,
-		Shared: map[string]drip.Limit{"app": {Size: all}},
-	}
+func app(size, rate, all int) drip.Options { return within(size, rate, drip.Limit{Size: all}) }
+
+// within is an entity's own limit, a second, and one over all of them.
+func within(size, rate int, all drip.Limit) drip.Options {
+	return drip.Options{Size: size, RefreshRate: rate, Concurrency: plenty, Shared: map[string]drip.Limit{"app": all}}
 }
 
 const (
@@ -92,8 +92,7 @@ func SharedScenarios() []SharedScenario {
 		add(how.name, "30 shops (40, 2/s), all 50/s; 2,000 messages "+how.about, app(40, 2, 50), entities(30), sent(how.order, shops...))
 	}
 
-	ticks := app(2, 2, 0)
-	ticks.Shared = map[string]drip.Limit{"app": {Size: 20, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond}}
+	ticks := within(2, 2, drip.Limit{Size: 20, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond})
 	add("shops-100ms", "60 shops (2, 2/s), all 10 each 100 ms; 4,000 messages shop after shop", ticks, entities(60), sent(byEntity, times(60, 67)...))
 
 	big := func(second int) func(r *rand.Rand) []SharedMessage {
@@ -122,8 +121,7 @@ func SharedScenarios() []SharedScenario {
 	}
 	add("doubled", "all 50/s; 50 shops (2/s) with 400 messages, after a minute 50 more", app(2, 2, 50), entities(100), doubled)
 	add("doubled-late", "the same, and messages come back up to 1 s late", app(2, 2, 50), entities(100), doubled).Late = Uniform(0, time.Second)
-	fine := app(2, 2, 0)
-	fine.Shared = map[string]drip.Limit{"app": {Size: 5, RefreshInterval: 100 * time.Millisecond}}
+	fine := within(2, 2, drip.Limit{Size: 5, RefreshInterval: 100 * time.Millisecond})
 	add("doubled-100ms", "the same, with 5 each 100 ms instead", fine, entities(100), doubled)
 
 	zipf := make([]int, 1000)
@@ -184,8 +182,7 @@ func SharedScenarios() []SharedScenario {
 	outage := add("outage", "as doubled, 1 % of tickets lost, 1 % doubled, no consumer from 100 s to 700 s", app(2, 2, 50), entities(100), doubled)
 	outage.LostTickets, outage.Duplicates, outage.Outage = .01, .01, Outage{100 * time.Second, 700 * time.Second}
 
-	five := app(20, 20, 0)
-	five.Shared = map[string]drip.Limit{"app": {Concurrency: 5}}
+	five := within(20, 20, drip.Limit{Concurrency: 5})
 	five.WaitForToken = 200 * time.Millisecond
 	add("five-at-once", "5 at once over all, operations of 200 ms; a shop with 2,000 messages, 20 with 100 (watched)", five, entities(21),
 		func(r *rand.Rand) []SharedMessage {
