@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/url"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -280,5 +283,35 @@ func TestStorageOfOnesOwn(t *testing.T) {
 	must(t, "pin", url, "shop", "--limit=2/1s")
 	for _, want := range []string{"4 of 5, +5 every 1s", "1 of 5 in use", "pinned      2 every 1s; until drip unpin", "closed      until"} {
 		prints(t, want, "inspect", url, "shop")
+	}
+}
+
+// mute lists an entity, and answers nothing else.
+type mute struct{}
+
+func (mute) Get(ctx context.Context, _ string) (storage.State, storage.Revision, error) {
+	<-ctx.Done()
+	return storage.State{}, storage.NoRevision, ctx.Err()
+}
+
+func (mute) Set(ctx context.Context, _ string, _ storage.State, _ storage.Revision) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (mute) List(_ context.Context, each func(storage.Entry) error) error {
+	return each(storage.Entry{Key: "shop", Time: time.Now(), State: decision.State{Now: time.Now().UnixMilli()}})
+}
+
+// A change of all entities ends when the server does not answer, as a change of one does.
+func TestTimeoutOfMany(t *testing.T) {
+	storage.Register("mute", func(context.Context, *url.URL) (storage.Storage, error) { return mute{}, nil })
+	for _, line := range []string{"pause mute://x shop 1m", "pause mute://x 1m --all --yes", "reset mute://x --all --yes"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		quiet := &terminal{in: strings.NewReader(""), out: io.Discard, err: io.Discard, zone: time.UTC}
+		if status := run(ctx, quiet, append(strings.Fields(line), "--timeout", "50ms")); status != statusNoAnswer {
+			t.Errorf("%s: status %d, want %d", line, status, statusNoAnswer)
+		}
+		cancel()
 	}
 }

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"strings"
@@ -14,6 +17,8 @@ import (
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/limitjson"
 	"github.com/drip-go/drip/provider"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
 )
 
 // told is what of inspect's JSON a decision can be compared with.
@@ -397,5 +402,135 @@ func TestInspectLevel(t *testing.T) {
 		prints(t, `"level": 0.8,`, "inspect", url, "shop", "--json")
 		ok(t, b.Announced(t.Context(), "shop", 1, time.Minute))
 		prints(t, "\nlevel       10.0 % of the limit", "inspect", url, "shop")
+	})
+}
+
+// The stored limit of an entity may be one window that counts a unit.
+func TestInspectOfAUnitAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b := buckettest.New(t, drip.Options{Size: 80, RefreshRate: 80, RefreshInterval: 24 * time.Hour, Unit: "tokens", Storage: s})
+		time.Sleep(time.Minute)
+		buckettest.Runs(t, b, "shop", drip.Request{Costs: drip.Costs{"tokens": 80}})
+		want := buckettest.Inspect(t, b, "shop")
+		got := inspected(t, url, "shop")
+		if got.Delay != want.Delay.Milliseconds() || got.Bound != want.Bound.String() {
+			t.Errorf("inspect tells %v, Bucket.Inspect %v for %v:\n%s", got, want.Delay, want.Bound, must(t, "inspect", url, "shop"))
+		}
+		prints(t, "0 of 80", "inspect", url, "shop")
+		prints(t, "0/80", "top", url)
+	})
+}
+
+// inspect shows the use of the last hour, of an entity and of a shared limit, in 80 columns.
+func TestInspectUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b := buckettest.New(t, drip.Options{
+			Size: 9, RefreshRate: 6, RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 10_000, RefreshInterval: time.Minute, Unit: "tokens"}},
+			Shared: map[string]drip.Limit{"app": {Size: 2, RefreshInterval: time.Minute}}, History: true, Storage: s,
+		})
+		for i := range 8 { // of the minutes 0 to 7
+			for range i {
+				a := buckettest.Admit(t, b, "shop-1", drip.Request{Costs: drip.Costs{"tokens": 100}, Within: []string{}})
+				if err := b.Settle(t.Context(), "shop-1", a.Lease, 1, drip.Costs{"tokens": 10 * i}); i < 7 && err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := b.GetDelay(t.Context(), "shop-2")
+			ok(t, err)
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(2 * time.Minute)
+		const limits = `--limits={"size":9,"rate":6,"interval":"1m","windows":[{"size":10000,"interval":"1m","unit":"tokens"}]}`
+		for args, want := range map[string]string{
+			"": "used        28 calls in the last hour, 7.8 % of the limit\n" +
+				"            ..................................................▂▃▄▅▆▇█...\n" +
+				"            1400 tokens in the last hour\n" +
+				"            ..................................................▁▁▂▃▅▆█...\n",
+			limits: "            1400 tokens in the last hour, 0.2 % of the limit\n",
+		} {
+			text := must(t, strings.Fields("inspect "+url+" shop-1 "+args)...)
+			if !strings.Contains(text, want) {
+				t.Errorf("inspect %s:\n%s\nwant\n%s", args, text, want)
+			}
+			narrow(t, text)
+		}
+		prints(t, "used        8 calls in the last hour, 6.7 % of the limit\n", "inspect", url, drip.SharedID("app"))
+		var got struct {
+			Used []struct {
+				Unit    string
+				Total   int
+				From    time.Time
+				Minutes []int
+			}
+		}
+		ok(t, json.Unmarshal([]byte(must(t, "inspect", url, "shop-1", "--json")), &got))
+		if len(got.Used) != 2 || got.Used[0].Total != 28 || got.Used[1].Unit != "tokens" || got.Used[1].Minutes[56] != 490 || !got.Used[0].From.Equal(time.Now().Add(-59*time.Minute)) {
+			t.Errorf("JSON has %+v", got.Used)
+		}
+		// A record whose numbers are beyond all limits is shown as well.
+		record := fmt.Sprintf(`{"v":1,"from":%d,"used":{"":[1,%d]}}`, time.Now().Unix()/60-1, math.MaxInt64)
+		state := storage.State{Data: []byte(record), Now: time.Now().UnixMilli(), Until: time.Now().Add(time.Hour).UnixMilli()}
+		ok(t, s.Set(t.Context(), "history:garbage", state, storage.NoRevision))
+		prints(t, "..▁█\n", "inspect", url, "garbage")
+		if text := must(t, "inspect", url, "nobody"); strings.Contains(text, "used") {
+			t.Errorf("nobody:\n%s", text)
+		}
+		if top := must(t, "top", url); strings.Contains(top, "history") {
+			t.Errorf("top shows a history:\n%s", top)
+		}
+	})
+}
+
+// unreadable fails to read a shared limit, or hangs.
+type unreadable struct {
+	*memory.Storage
+	hangs bool
+}
+
+func (s unreadable) Read(ctx context.Context, key string) (storage.Entry, error) {
+	if !strings.HasPrefix(key, drip.SharedID("")) {
+		return s.Storage.Read(ctx, key)
+	}
+	if s.hangs {
+		<-ctx.Done()
+		return storage.Entry{}, ctx.Err()
+	}
+	return storage.Entry{}, errors.New("it cannot be read")
+}
+
+const withApp = `{"size":10,"shared":{"app":{"size":1}}}`
+
+func admitWithinApp(t *testing.T, s storage.Storage) {
+	t.Helper()
+	b := buckettest.New(t, drip.Options{Size: 10, Shared: map[string]drip.Limit{"app": {Size: 1}}, Storage: s})
+	buckettest.Runs(t, b, "shop", drip.Request{})
+}
+
+// inspect does not tell an answer of a shared limit that it could not read.
+func TestInspectWithoutItsSharedLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		admitWithinApp(t, s)
+		prints(t, "a newcomer runs now, by its own limit\n", "inspect", share(t, unreadable{Storage: s}), "shop", "--limits", withApp)
+	})
+}
+
+// --timeout holds for the shared limits that top reads, too.
+func TestTopEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		admitWithinApp(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		begin := time.Now()
+		var out, errs strings.Builder
+		status := run(ctx, &terminal{out: &out, err: &errs, zone: time.UTC}, []string{"top", share(t, unreadable{s, true}), "--timeout", "2s", "--limits", withApp})
+		// The shared limit may be listed before the shop, and then is told.
+		told := status == statusOK && strings.Contains(out.String(), "for which there was no time")
+		if took := time.Since(begin); took > 3*time.Second || status != statusNoAnswer && !told {
+			t.Errorf("with --timeout 2s top took %v, and ended with %d: %s%s", took, status, out.String(), errs.String())
+		}
 	})
 }

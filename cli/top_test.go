@@ -14,6 +14,7 @@ import (
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -238,5 +239,22 @@ func TestTopOfAPipe(t *testing.T) {
 		}
 		o := tryWith(t, &terminal{interactive: true}, "top", url, "--once")
 		narrow(t, o.out)
+	})
+}
+
+// top tells the capacity of a window that limits, also behind one that limits nothing.
+func TestTopBehindNoLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		limit, err := provider.Limit(0, provider.Concurrency(5))
+		ok(t, err)
+		o := provider.Options(limit)
+		o.Storage = s
+		b := buckettest.New(t, o)
+		ok(t, b.Pin(t.Context(), "shop", drip.Pin{Window: drip.Window{Size: 3, RefreshInterval: time.Hour}}))
+		for range 2 {
+			buckettest.Runs(t, b, "shop", drip.Request{})
+		}
+		prints(t, "2: 1/3", "top", url)
 	})
 }
