@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -89,5 +90,87 @@ func ok(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A change of a shared limit by hand keeps the stored limits, and the time for which the storage keeps them. Else the storage
+// forgets the operations that have run, and more run than the limit.
+func TestChangeOfASharedLimit(t *testing.T) {
+	app := drip.SharedID("app")
+	for name, limit := range map[string]drip.Limit{
+		"a day":   {Size: 8, RefreshInterval: 24 * time.Hour},
+		"gathers": {Size: 8, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 20},
+		"units":   {Size: 8, RefreshInterval: 24 * time.Hour, Windows: []drip.Window{{Size: 80, RefreshInterval: 24 * time.Hour, Unit: "tokens"}}},
+	} {
+		for doing, change := range byHand {
+			t.Run(name+" "+doing, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := memory.New()
+					b := buckettest.New(t, drip.Options{Storage: s, Shared: map[string]drip.Limit{"app": limit}})
+					time.Sleep(time.Minute)
+					for range 8 {
+						a := buckettest.Runs(t, b, "shop", drip.Request{})
+						ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
+					}
+					before := buckettest.Inspect(t, b, app)
+					change(t, s, app)
+					e, err := Open(t.Context(), s, app)
+					ok(t, err)
+					if got := e.Windows[0].Size; len(e.Windows) != len(before.Windows) || got != 8 {
+						t.Errorf("the stored limits are %v, want those of the owner: %v", e.Windows, before.Windows)
+					}
+					letForget(t, s)
+					if a := buckettest.Admit(t, b, "shop", drip.Request{}); a.Delay == 0 {
+						t.Error("another one runs, although the limit is used up")
+					}
+				})
+			})
+		}
+	}
+}
+
+// A change by hand of an entity whose only window counts a unit lets the storage forget nothing that has run.
+func TestChangeOfAUnitAlone(t *testing.T) {
+	for doing, change := range byHand {
+		t.Run(doing, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := memory.New()
+				b := buckettest.New(t, drip.Options{Size: 80, RefreshInterval: 24 * time.Hour, RefreshRate: 80, Unit: "tokens", Storage: s})
+				time.Sleep(time.Minute)
+				a := buckettest.Runs(t, b, "shop", drip.Request{Costs: drip.Costs{"tokens": 80}})
+				ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
+				change(t, s, "shop")
+				letForget(t, s)
+				if a := buckettest.Admit(t, b, "shop", drip.Request{Costs: drip.Costs{"tokens": 80}}); a.Delay == 0 {
+					t.Error("80 more tokens are used within the day, although 80 are all")
+				}
+			})
+		})
+	}
+}
+
+// A change by hand of an entity of which nothing is stored gives it no capacity: in a new process it begins empty.
+func TestChangeOfAnUnknownEntity(t *testing.T) {
+	for _, doing := range []string{"pause", "pin"} {
+		for _, entity := range []string{"shop", drip.SharedID("app")} {
+			t.Run(doing+" "+entity, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := memory.New()
+					o := drip.Options{Size: 5, RefreshRate: 5, RefreshInterval: 24 * time.Hour, Storage: s}
+					if entity != "shop" {
+						o.Shared = map[string]drip.Limit{"app": {Size: 5, RefreshInterval: 24 * time.Hour}}
+						o.Size, o.RefreshRate, o.RefreshInterval = 1<<30, 1<<30, time.Millisecond
+					}
+					b, err := drip.New(o)
+					ok(t, err)
+					time.Sleep(time.Second)
+					byHand[doing](t, s, entity)
+					time.Sleep(2 * time.Second)
+					if a := buckettest.Admit(t, b, "shop", drip.Request{}); a.Delay == 0 {
+						t.Error("it runs, want it to wait for the next interval as it does without the change")
+					}
+				})
+			})
+		}
 	}
 }
