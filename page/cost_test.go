@@ -134,6 +134,24 @@ func TestIndexRests(t *testing.T) {
 	})
 }
 
+// The question before an action on all entities tells no number while the list is still being read.
+func TestSureBeforeTheListIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		admit(t, s, "eu-1", 1)
+		admit(t, s, "us-1", 1)
+		h := newSite(t, Options{Storage: &slowLister{Storage: s, each: 30 * time.Second}, Allow: allow})
+		if _, text := h.get(t, "sure?do=pause&all=yes&for=10m"); strings.Contains(text, "That is 0 entities of 0.") {
+			t.Error("the question tells of none, although two are stored and will be paused")
+		}
+		time.Sleep(2 * time.Minute)
+		_, text := h.get(t, "sure?do=pause&all=yes&for=10m")
+		has(t, text, "That is 2 entities of 2.")
+		time.Sleep(5 * time.Minute) // nobody looks any more
+		h.Close()
+	})
+}
+
 // store makes decisions about n entities.
 func store(t testing.TB, o drip.Options, n int) {
 	t.Helper()
