@@ -1,70 +1,16 @@
-package telemetry_test
+package telemetry
 
 import (
-	"fmt"
-	"log"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/consumer"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oteltest"
-	"github.com/drip-go/drip/telemetry"
 )
-
-// A consumer that handles everything at once, and counts what would be postponed.
-func ExampleNew_shadow() {
-	meters := metricnoop.NewMeterProvider() // take the one of your program's SDK
-	bucket, err := telemetry.New(drip.Options{Size: 20, RefreshRate: 10}, meters)
-	if err != nil {
-		log.Fatal(err)
-	}
-	shadow := &drip.Shadow{Bucket: bucket}
-	defer shadow.Close()
-	c, err := consumer.New(consumer.Options{
-		URL: "amqp://localhost/", Queue: "orders", Limiter: shadow, Entity: shop, Handler: consumer.HandlerFunc(handle),
-	})
-	fmt.Println(c != nil, err)
-	// Output: true <nil>
-}
-
-// The app's limit is on trial, while the limit of each shop holds.
-func ExampleNew_trial() {
-	meters := metricnoop.NewMeterProvider() // take the one of your program's SDK
-	options := drip.Options{Size: 20, RefreshRate: 10, Shared: map[string]drip.Limit{}}
-	options.Shared["app"] = drip.Limit{Size: 40, RefreshRate: 20, Shadow: true}
-	bucket, err := telemetry.New(options, meters)
-	if err != nil {
-		log.Fatal(err)
-	}
-	shadow := &drip.Shadow{Bucket: bucket}
-	defer shadow.Close()
-	fmt.Println(shadow.Waiting())
-	// Output: 0
-}
-
-// The limit of each shop is on trial, while the app's limit holds.
-func ExampleNew_ownTrial() {
-	meters := metricnoop.NewMeterProvider() // take the one of your program's SDK
-	options := drip.Options{Size: 20, RefreshRate: 10, Shadow: true}
-	options.Shared = map[string]drip.Limit{"app": {Size: 40, RefreshRate: 20}}
-	bucket, err := telemetry.New(options, meters)
-	if err != nil {
-		log.Fatal(err)
-	}
-	shadow := &drip.Shadow{Bucket: bucket}
-	defer shadow.Close()
-	fmt.Println(shadow.Waiting())
-	// Output: 0
-}
-
-// The consumer uses the tickets of a Shadow.
-var _ consumer.Admitter = (*drip.Shadow)(nil)
 
 // An entity whose name begins like a ShadowID is any entity while nothing is on trial.
 func TestNameLikeAShadowID(t *testing.T) {
@@ -73,10 +19,7 @@ func TestNameLikeAShadowID(t *testing.T) {
 	} {
 		var meters oteltest.Meters
 		o.Start = time.Unix(0, 0)
-		bucket, err := telemetry.New(o, &meters)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bucket := newBucket(t, o, &meters)
 		buckettest.Runs(t, bucket, "shadow:shop", drip.Request{})
 		trials := meters.Sum("drip.decisions", attribute.Bool("drip.trial", true))
 		if leases := meters.Sum("drip.leases"); (trials == 0) != (name == "nothing") || leases != 1-trials {
@@ -103,17 +46,11 @@ func TestShadowIsMeasured(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var meters oteltest.Meters
 				c.options.Start = time.Unix(0, 0)
-				bucket, err := telemetry.New(c.options, &meters)
-				if err != nil {
-					t.Fatal(err)
-				}
-				shadow := &drip.Shadow{Bucket: bucket}
+				shadow := &drip.Shadow{Bucket: newBucket(t, c.options, &meters)}
 				defer shadow.Close()
 				for range 10 {
 					a := buckettest.Runs(t, shadow, "shop", drip.Request{})
-					if err := shadow.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-						t.Fatal(err)
-					}
+					ok(t, shadow.Settle(t.Context(), "shop", a.Lease, 1))
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()

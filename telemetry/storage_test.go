@@ -271,3 +271,15 @@ func TestHistoryIsMeasured(t *testing.T) {
 		}
 	})
 }
+
+// A memory storage has forgotten the operations before, also if it is timed already.
+func TestStartOfATimedMemory(t *testing.T) {
+	o := drip.Options{Size: 5, RefreshRate: 5, RefreshInterval: 24 * time.Hour, Storage: timedStorage(t, memory.New(), &oteltest.Meters{})}
+	plain, err := drip.New(o)
+	ok(t, err)
+	for name, b := range map[string]buckettest.Admitter{"telemetry.New": newBucket(t, o, &oteltest.Meters{}), "drip.New": plain} {
+		if a := buckettest.Admit(t, b, name, drip.Request{}); a.Delay == 0 {
+			t.Errorf("%s: a new entity of a memory storage starts full; want it to gain its first capacity with the next interval", name)
+		}
+	}
+}

@@ -27,6 +27,7 @@ import (
 var (
 	_ consumer.Limiter   = (*Bucket)(nil)
 	_ consumer.Admitter  = (*Bucket)(nil)
+	_ consumer.Admitter  = (*drip.Shadow)(nil)
 	_ provider.Throttler = (*Bucket)(nil)
 )
 
