@@ -83,9 +83,7 @@ var peers = []struct {
 	}},
 	{"sethvargo", func(b *testing.B) func(string) {
 		store, err := memorystore.New(&memorystore.Config{Tokens: 1 << 40, Interval: time.Second})
-		if err != nil {
-			b.Fatal(err)
-		}
+		ok(b, err)
 		b.Cleanup(func() { _ = store.Close(context.Background()) })
 		return func(key string) {
 			if _, _, _, ok, err := store.Take(context.Background(), key); !ok || err != nil {
@@ -95,13 +93,9 @@ var peers = []struct {
 	}},
 	{"throttled", func(b *testing.B) func(string) {
 		store, err := memstore.NewCtx(0)
-		if err != nil {
-			b.Fatal(err)
-		}
+		ok(b, err)
 		l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerSec(1e9), MaxBurst: 1e9})
-		if err != nil {
-			b.Fatal(err)
-		}
+		ok(b, err)
 		l.SetMaxCASAttemptsLimit(math.MaxInt) // two on one key may fail a thousand times
 		return func(key string) {
 			if limited, _, err := l.RateLimitCtx(context.Background(), key, 1); limited || err != nil {
@@ -214,9 +208,7 @@ func median(v []float64) float64 {
 // BenchmarkRecorded asks what npm dripping-bucket 1.2.0 was asked in the recorded runs. A delay that differs ends it.
 func BenchmarkRecorded(b *testing.B) {
 	for b.Loop() {
-		if err := traces.Replay(context.Background(), dripmemory.New(), traces.Runs); err != nil {
-			b.Fatal(err)
-		}
+		ok(b, traces.Replay(context.Background(), dripmemory.New(), traces.Runs))
 	}
 	b.ReportMetric(traces.Runs, "runs")
 	b.ReportMetric(traces.Delays, "same-delays")
@@ -247,4 +239,12 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

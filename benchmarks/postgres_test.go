@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -75,16 +74,12 @@ func comparePostgres(b *testing.B, url string, keys []string, clients int) {
 	schema := fmt.Sprintf("drip_%x", rand.Uint32())
 	connect := func(w *postgresTurns, most int, isolation string) *pgxpool.Pool {
 		config, err := pgxpool.ParseConfig(url)
-		if err != nil {
-			b.Fatal(err)
-		}
+		ok(b, err)
 		config.MaxConns = int32(most)
 		config.ConnConfig.RuntimeParams["default_transaction_isolation"] = isolation
 		config.ConnConfig.RuntimeParams["application_name"] = schema + w.name
 		pool, err := pgxpool.NewWithConfig(ctx, config)
-		if err != nil {
-			b.Fatal(err)
-		}
+		ok(b, err)
 		b.Cleanup(pool.Close)
 		w.pools = append(w.pools, pool)
 		return pool
@@ -94,13 +89,9 @@ func comparePostgres(b *testing.B, url string, keys []string, clients int) {
 		var buckets []*drip.Bucket
 		for i := range processes {
 			st, err := postgres.New(connect(w, connections, "read committed"), postgres.Options{Schema: schema + name})
-			if err != nil {
-				b.Fatal(err)
-			}
+			ok(b, err)
 			if i == 0 {
-				if err := st.CreateSchema(ctx); err != nil {
-					b.Fatal(err)
-				}
+				ok(b, st.CreateSchema(ctx))
 			}
 			bucket := buckettest.New(b, drip.Options{
 				Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Storage: st,
@@ -189,11 +180,7 @@ func comparePostgres(b *testing.B, url string, keys []string, clients int) {
 			continue
 		}
 		for j, to := range ways[:2] { // each is compared with the ways of these names
-			ratios := make([]float64, len(w.rates))
-			for turn := range ratios {
-				ratios[turn] = w.rates[turn] / ways[i-2+j].rates[turn]
-			}
-			b.ReportMetric(median(ratios), w.name+"×"+to.name)
+			b.ReportMetric(median(ratios(w.rates, ways[i-2+j].rates)), w.name+"×"+to.name)
 		}
 	}
 }
@@ -263,28 +250,18 @@ func (t *postgresTurns) disconnect(b *testing.B, admin *pgxpool.Pool) {
 			connections += pool.Stat().TotalConns()
 		}
 		err := admin.QueryRow(b.Context(), "select count(*) from pg_stat_activity where application_name = $1", t.application).Scan(&left)
-		if err != nil {
-			b.Fatal(err)
-		}
+		ok(b, err)
 		left += int(connections)
 	}
 }
 
 // processorTime is the processor time of this process, and of the server's processes for this application.
 func processorTime(b *testing.B, admin *pgxpool.Pool, application string) time.Duration {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
-	total := time.Duration(used.Utime.Nano() + used.Stime.Nano())
+	total := clientTime(b)
 	rows, err := admin.Query(context.Background(), "select pid from pg_stat_activity where application_name = $1", application)
-	if err != nil {
-		b.Fatal(err)
-	}
+	ok(b, err)
 	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		b.Fatal(err)
-	}
+	ok(b, err)
 	for _, pid := range pids {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
@@ -293,9 +270,7 @@ func processorTime(b *testing.B, admin *pgxpool.Pool, application string) time.D
 		_, fields, _ := strings.Cut(string(stat), ") ") // after the name, which may hold anything
 		for _, ticks := range strings.Fields(fields)[11:13] {
 			n, err := strconv.ParseInt(ticks, 10, 64)
-			if err != nil {
-				b.Fatal(err)
-			}
+			ok(b, err)
 			total += time.Duration(n) * time.Second / 100
 		}
 	}

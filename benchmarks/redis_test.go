@@ -62,9 +62,7 @@ func BenchmarkRedisShared(b *testing.B) {
 
 func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines int, shared map[string]drip.Limit) {
 	o, err := goredis.ParseURL(server.URL())
-	if err != nil {
-		b.Fatal(err)
-	}
+	ok(b, err)
 	client := goredis.NewClient(o)
 	defer client.Close()
 	for i := range keys {
@@ -72,9 +70,7 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 	}
 	open := func(o redis.Options) *drip.Bucket {
 		st, err := redis.New(client, o)
-		if err != nil {
-			b.Fatal(err)
-		}
+		ok(b, err)
 		return buckettest.New(b, drip.Options{
 			Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Storage: st, Shared: shared,
 		})
@@ -137,11 +133,7 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 		if t.name == "rate" {
 			continue
 		}
-		ratios := make([]float64, b.N)
-		for i := range ratios {
-			ratios[i] = t.rates[i] / turns[1].rates[i]
-		}
-		b.ReportMetric(median(ratios), t.name+"×rate")
+		b.ReportMetric(median(ratios(t.rates, turns[1].rates)), t.name+"×rate")
 	}
 	for _, t := range turns {
 		slices.Sort(t.latencies)
@@ -215,15 +207,11 @@ func (t *redisTurns) take(b *testing.B, server *servers.Redis, keys []string, go
 // scriptTime is how long the server has run scripts.
 func scriptTime(b *testing.B, server *servers.Redis) time.Duration {
 	o, err := goredis.ParseURL(server.URL())
-	if err != nil {
-		b.Fatal(err)
-	}
+	ok(b, err)
 	client := goredis.NewClient(o)
 	defer client.Close()
 	info, err := client.Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	ok(b, err)
 	_, of, found := strings.Cut(info, "cmdstat_evalsha:")
 	if !found { // none yet
 		return 0
@@ -238,8 +226,6 @@ func scriptTime(b *testing.B, server *servers.Redis) time.Duration {
 // clientTime is the processor time of this process.
 func clientTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	ok(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
