@@ -37,12 +37,8 @@ func lines(text string, width int) (all []string) {
 // cutLast shortens the last column, so that rows which are all as long fit a width. It leaves it 20 characters.
 func cutLast(rows [][]string, width int) {
 	last := len(rows[0]) - 1
-	for i := range last {
-		wide := 0
-		for _, row := range rows {
-			wide = max(wide, utf8.RuneCountInString(strings.TrimPrefix(row[i], " ")))
-		}
-		width -= wide + 2
+	for _, w := range widthsOf(rows)[:last] {
+		width -= w + 2
 	}
 	for _, row := range rows {
 		row[last] = " " + cut(strings.TrimPrefix(row[last], " "), max(20, width))
