@@ -185,9 +185,7 @@ func draw(t *testing.T, name, title string, levels []float64, p *real, limit flo
 <text x="500" y="18" fill="#666">what the provider allows</text><text x="440" y="18" fill="#0a5ea8">level</text>
 </svg>
 `, real.String(), level.String())
-	if err := os.WriteFile(filepath.Join(*chart, name), []byte(b.String()), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(filepath.Join(*chart, name), []byte(b.String()), 0o666))
 }
 
 func constant(size, perSecond float64) func(time.Duration) (float64, float64) {
@@ -346,9 +344,7 @@ func TestAnnounced(t *testing.T) {
 		for n := range 3 * 3600 {
 			policy = map[int]string{1: `"a";q=50;w=10`, 2: `"a";q=300;w=30`}[n/3600] // for an hour each
 			response, err := client.Get("http://provider.example/")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			response.Body.Close()
 			time.Sleep(time.Second)
 		}
@@ -374,9 +370,7 @@ func TestAnnouncedByOthers(t *testing.T) {
 		})}}
 		for range 100 {
 			response, err := client.Get("http://provider.example/")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			response.Body.Close()
 			time.Sleep(2 * time.Second)
 		}
@@ -408,9 +402,7 @@ func TestAnnouncedAfterAnOutage(t *testing.T) {
 		})}}
 		for range 45 {
 			response, err := client.Get("http://provider.example/")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			response.Body.Close()
 			time.Sleep(time.Second)
 		}
@@ -462,9 +454,7 @@ func TestAnnouncedLevel(t *testing.T) {
 		o := Options(c.limit)
 		o.Follow = true
 		b := buckettest.New(t, o)
-		if err := b.Announced(t.Context(), "shop", c.rate, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Announced(t.Context(), "shop", c.rate, time.Minute))
 		s, err := b.Inspect(t.Context(), "shop")
 		if err != nil || s.Level != c.level {
 			t.Errorf("%s: the level is %v, %v; want %v", name, s.Level, err, c.level)

@@ -93,9 +93,7 @@ func TestLimit(t *testing.T) {
 func limitOf(t *testing.T, rules ...Rule) drip.Limit {
 	t.Helper()
 	l, err := Limit(travel, rules...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return l
 }
 
@@ -214,21 +212,17 @@ func play(t *testing.T, l drip.Limit, span time.Duration, seed uint64) (calls []
 	o.Clock = func() time.Time { return time.UnixMilli(now) }
 	o.Lease, o.MaxLease = 1e5*time.Hour, 1e5*time.Hour
 	bucket := buckettest.New(t, o)
-	admit := func() (ok bool, lease drip.Lease) {
+	admit := func() (runs bool, lease drip.Lease) {
 		if classic {
 			delay, err := bucket.GetDelay(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			return delay == 0, lease
 		}
 		a, err := bucket.Admit(t.Context(), "shop", drip.Request{})
 		if err == nil && a.Delay > 0 { // it does not come back
 			err = bucket.Cancel(t.Context(), "shop", a)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		return a.Delay == 0, a.Lease
 	}
 	var flying []flight
@@ -243,19 +237,17 @@ func play(t *testing.T, l drip.Limit, span time.Duration, seed uint64) (calls []
 			} else {
 				err = bucket.Settle(t.Context(), "shop", f.lease, 1)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			return true
 		})
 	}
 	send := func(arrived, ended int64) bool {
-		ok, lease := admit()
-		if ok {
+		runs, lease := admit()
+		if runs {
 			c := call{arrived, ended}
 			calls, flying = append(calls, c), append(flying, flight{c, lease})
 		}
-		return ok
+		return runs
 	}
 	for len(calls) < most && now < begin+20*span.Milliseconds() {
 		if worst {
@@ -378,9 +370,7 @@ func TestMoreIsNotKept(t *testing.T) {
 func named(t *testing.T, name string) Preset {
 	t.Helper()
 	p, err := Named(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return p
 }
 
@@ -412,9 +402,7 @@ func TestNamed(t *testing.T) {
 func TestRuleJSON(t *testing.T) {
 	for _, p := range Presets() {
 		text, err := json.Marshal(p.Rules)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		var read []Rule
 		if err := json.Unmarshal(text, &read); err != nil || !slices.Equal(read, p.Rules) {
 			t.Errorf("%s: %v, %v is read as %v", p.Name, err, p.Rules, read)
@@ -529,4 +517,12 @@ func FuzzLimit(f *testing.F) {
 			}
 		}
 	})
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

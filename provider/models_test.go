@@ -11,9 +11,7 @@ import (
 // The day of Gemini is the provider's.
 func TestGeminiDay(t *testing.T) {
 	o, err := Gemini(15, 250_000, 1000).Options(time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if _, err := drip.New(o); err != nil {
 		t.Error(err)
 	}
@@ -35,9 +33,7 @@ func TestSmallGemini(t *testing.T) {
 
 func TestOpenAI(t *testing.T) {
 	o, err := OpenAI(500, 30_000).Options(time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if _, err := drip.New(o); err != nil {
 		t.Error(err)
 	}

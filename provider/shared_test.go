@@ -22,9 +22,7 @@ func TestSharedPresetsAreKept(t *testing.T) {
 
 func keeps(t *testing.T, p Preset, limit string, rules []Rule) {
 	o, err := p.Options(travel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	const begin = 1_700_000_000_000
 	shared := o.Shared[limit]
 	perMS := float64(shared.RefreshRate) / float64(shared.RefreshInterval.Milliseconds())

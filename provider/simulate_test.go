@@ -35,13 +35,11 @@ func (r Rule) provider() lab.Provider {
 func TestPresetsInTheSimulator(t *testing.T) {
 	for _, p := range Presets() {
 		if slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.unit != "" }) {
-			continue // the simulator counts calls: see TestModelsAreKept
+			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {
 			l, err := p.Limit(travel)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			first := p.Rules[0]
 			cost := max(1, first.n/500) // of each call, or there would be many
 			n := 2 * first.n / cost
@@ -70,9 +68,7 @@ func TestPresetsInTheSimulator(t *testing.T) {
 				Travel:    travel,
 				Processes: 2,
 			}, 1, policies...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			for _, r := range report.Results {
 				if r.OverLimit > 0 || r.Done != r.Messages || r.Messages < n/2 {
 					t.Errorf("%s: %d calls over the limit, %d of %d made", r.Policy, r.OverLimit, r.Done, r.Messages)

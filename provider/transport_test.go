@@ -87,13 +87,9 @@ func TestTransport(t *testing.T) {
 				},
 			}
 			request, err := http.NewRequestWithContext(WithEntity(t.Context(), "shop"), http.MethodGet, "http://example.com", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			response, err := transport.RoundTrip(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			body, err := io.ReadAll(response.Body)
 			if err != nil || string(body) != c.body || response.StatusCode != c.code || response.Request != request {
 				t.Errorf("the response was changed: %d %q %v", response.StatusCode, body, err)
@@ -131,9 +127,7 @@ func TestTransportPassesBodiesOn(t *testing.T) {
 				return &http.Response{StatusCode: 200, Header: header("Content-Type: application/json"), Body: b, ContentLength: -1}, nil
 			})}
 			response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "/", nil))
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			want, wantErr := io.ReadAll(source())
 			got, err := io.ReadAll(response.Body)
 			if !bytes.Equal(got, want) || !errors.Is(err, wantErr) {
@@ -232,19 +226,11 @@ func TestTransportClosesTheEntity(t *testing.T) {
 			return a.Delay
 		}
 		request, err := http.NewRequestWithContext(WithEntity(t.Context(), shop), http.MethodGet, server.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		response, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := response.Body.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := bucket.Settle(t.Context(), shop, a.Lease, 1); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
+		ok(t, response.Body.Close())
+		ok(t, bucket.Settle(t.Context(), shop, a.Lease, 1))
 		return 0
 	}
 	call("shop-1")

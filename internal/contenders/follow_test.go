@@ -46,9 +46,7 @@ func TestFollowInProcesses(t *testing.T) {
 				var buckets []*drip.Bucket
 				for range four {
 					s, err := storage.Open(t.Context(), url)
-					if err != nil {
-						t.Fatal(err)
-					}
+					ok(t, err)
 					defer s.(io.Closer).Close()
 					o.Storage = s
 					b := buckettest.New(t, o)
@@ -86,19 +84,13 @@ func TestFollowInProcesses(t *testing.T) {
 					b := buckets[d.process]
 					if d.lease != (drip.Lease{}) {
 						if d.ticket = (drip.Ticket{}); d.refused {
-							if err := b.Throttled(t.Context(), "shop", time.Second); err != nil {
-								t.Fatal(err)
-							}
+							ok(t, b.Throttled(t.Context(), "shop", time.Second))
 							d.ticket = d.lease.Ticket()
 						}
-						if err := b.Settle(t.Context(), "shop", d.lease, 1); err != nil {
-							t.Fatal(err)
-						}
+						ok(t, b.Settle(t.Context(), "shop", d.lease, 1))
 					}
 					a, err := b.Admit(t.Context(), "shop", drip.Request{Ticket: d.ticket})
-					if err != nil {
-						t.Fatal(err)
-					}
+					ok(t, err)
 					answer := due{at: now.Add(a.Delay), process: d.process, ticket: a.Ticket}
 					if a.Delay == 0 {
 						answer = due{at: now.Add(50 * time.Millisecond), process: d.process, lease: a.Lease, refused: !call()}

@@ -35,9 +35,7 @@ func TestPinInProcesses(t *testing.T) {
 			defer stop()
 			told := process{Storage: open(t), Provider: providerURL, Pins: true}
 			s, err := storage.Open(t.Context(), told.Storage)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			defer s.(io.Closer).Close()
 			o := pinned
 			o.Storage = s
@@ -57,9 +55,7 @@ func TestPinInProcesses(t *testing.T) {
 			}
 			end := contenders.Start(t, four, told)
 			next(40)
-			if err := operator.Pin(t.Context(), "shop", drip.Pin{Window: drip.Window{Size: 3, RefreshInterval: time.Second}}); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, operator.Pin(t.Context(), "shop", drip.Pin{Window: drip.Window{Size: 3, RefreshInterval: time.Second}}))
 			if intervals := next(12); 12 > 3*intervals {
 				t.Errorf("pinned: 12 calls ran in %d intervals", intervals)
 			}
@@ -68,9 +64,7 @@ func TestPinInProcesses(t *testing.T) {
 			if intervals := next(12); 12 > 3*intervals {
 				t.Errorf("after a restart: 12 calls ran in %d intervals", intervals)
 			}
-			if err := operator.Unpin(t.Context(), "shop"); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, operator.Unpin(t.Context(), "shop"))
 			if intervals := next(40); 40 <= 3*intervals {
 				t.Errorf("unpinned: 40 calls ran in %d intervals", intervals)
 			}

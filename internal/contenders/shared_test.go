@@ -84,13 +84,9 @@ func TestProcessesWithinSharedLimits(t *testing.T) {
 func withSchema(t *testing.T) string {
 	address := servers.OwnPostgres(t).URL()
 	s, err := storage.Open(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	p := s.(*postgres.Storage)
-	if err := errors.Join(p.CreateSchema(t.Context()), p.Close()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, errors.Join(p.CreateSchema(t.Context()), p.Close()))
 	return address
 }
 
@@ -162,5 +158,13 @@ func one(ctx context.Context, bucket *drip.Bucket, providerURL string, caller, d
 		case <-ctx.Done():
 			return decisions, ctx.Err()
 		}
+	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
