@@ -329,25 +329,27 @@ func (a *announcedTo) Announced(_ context.Context, _ string, perSecond float64, 
 	return nil
 }
 
+// gets sends n requests through a Transport, one each time every, and answers each with the fields of its number.
+func gets(t *testing.T, bucket Throttler, n int, every time.Duration, fields func(i int) http.Header) {
+	t.Helper()
+	i := 0
+	client := &http.Client{Transport: &Transport{Bucket: bucket, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, Header: fields(i), Body: http.NoBody, Request: r}, nil
+	})}}
+	for ; i < n; i++ {
+		response, err := client.Get("http://provider.example/")
+		ok(t, err)
+		response.Body.Close()
+		time.Sleep(every)
+	}
+}
+
 // Transport tells a rate when it changes, and again before the bucket forgets it.
 func TestAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told announcedTo
-		policy := ""
-		client := &http.Client{Transport: &Transport{Bucket: &told, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
-			w := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}
-			if policy != "" {
-				w.Header.Set("RateLimit-Policy", policy)
-			}
-			return w, nil
-		})}}
-		for n := range 3 * 3600 {
-			policy = map[int]string{1: `"a";q=50;w=10`, 2: `"a";q=300;w=30`}[n/3600] // for an hour each
-			response, err := client.Get("http://provider.example/")
-			ok(t, err)
-			response.Body.Close()
-			time.Sleep(time.Second)
-		}
+		hours := []http.Header{{}, {"Ratelimit-Policy": {`"a";q=50;w=10`}}, {"Ratelimit-Policy": {`"a";q=300;w=30`}}}
+		gets(t, &told, 3*3600, time.Second, func(i int) http.Header { return hours[i/3600] })
 		if n := len(told); n < 20 || n > 26 || told[0] != 5 || told[11] != 5 || told[n-1] != 10 {
 			t.Errorf("told %v", told)
 		}
@@ -363,17 +365,7 @@ func TestAnnouncedByOthers(t *testing.T) {
 			{"Ratelimit-Policy": {`"a";q=50;w=10`}, "Age": {"9"}},
 			{},
 		}
-		n := 0
-		client := &http.Client{Transport: &Transport{Bucket: &told, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
-			n++
-			return &http.Response{StatusCode: 200, Header: headers[n%len(headers)], Body: http.NoBody, Request: r}, nil
-		})}}
-		for range 100 {
-			response, err := client.Get("http://provider.example/")
-			ok(t, err)
-			response.Body.Close()
-			time.Sleep(2 * time.Second)
-		}
+		gets(t, &told, 100, 2*time.Second, func(i int) http.Header { return headers[i%len(headers)] })
 		if len(told) != 1 || told[0] != 5 {
 			t.Errorf("told %v", told)
 		}
@@ -384,10 +376,11 @@ func TestAnnouncedByOthers(t *testing.T) {
 type unreachable struct {
 	announcedTo
 	until time.Time
+	tries int
 }
 
 func (u *unreachable) Announced(ctx context.Context, entity string, perSecond float64, d time.Duration) error {
-	if time.Now().Before(u.until) {
+	if u.tries++; time.Now().Before(u.until) {
 		return errors.New("connection refused")
 	}
 	return u.announcedTo.Announced(ctx, entity, perSecond, d)
@@ -397,17 +390,9 @@ func (u *unreachable) Announced(ctx context.Context, entity string, perSecond fl
 func TestAnnouncedAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := unreachable{until: time.Now().Add(30 * time.Second)}
-		client := &http.Client{Transport: &Transport{Bucket: &told, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, Header: http.Header{"Ratelimit-Policy": {`"a";q=50;w=10`}}, Body: http.NoBody, Request: r}, nil
-		})}}
-		for range 45 {
-			response, err := client.Get("http://provider.example/")
-			ok(t, err)
-			response.Body.Close()
-			time.Sleep(time.Second)
-		}
-		if len(told.announcedTo) != 1 || told.announcedTo[0] != 5 {
-			t.Errorf("told %v", told.announcedTo)
+		gets(t, &told, 45, time.Second, func(int) http.Header { return http.Header{"Ratelimit-Policy": {`"a";q=50;w=10`}} })
+		if len(told.announcedTo) != 1 || told.announcedTo[0] != 5 || told.tries != 4 {
+			t.Errorf("told %v in %d tries, want 4", told.announcedTo, told.tries)
 		}
 	})
 }
