@@ -61,24 +61,16 @@ func TestScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("there are consumers:\norders\t1\n", "tidy")
-	if err := consumes.Close(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, consumes.Close())
 	awaitLines(t, func() string {
 		out, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "consumers")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		return strings.Trim(out, "0\n")
 	}, nil)
 
 	// A broker that was started just now says 0 of all quorum queues.
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Kill())
+	ok(t, server.Start(t.Context()))
 	must("tidy", "orders")
 	shown(dead+"\t1", waits+"\t1")
 	refused("there are messages left:\n", "remove")
@@ -107,9 +99,7 @@ func publish(t *testing.T, ch *amqp.Channel, queue, body string) {
 func queues(t *testing.T, server *servers.RabbitMQ, vhost string) []string {
 	t.Helper()
 	out, err := server.Ctl(t.Context(), "list_queues", "--vhost", vhost, "--no-table-headers", "name")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return lines(out)
 }
 
@@ -117,9 +107,7 @@ func queues(t *testing.T, server *servers.RabbitMQ, vhost string) []string {
 func policies(t *testing.T, server *servers.RabbitMQ) (names []string) {
 	t.Helper()
 	out, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "name", "policy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for _, line := range lines(out) {
 		if name, policy, _ := strings.Cut(line, "\t"); policy != "" {
 			names = append(names, name)
@@ -145,4 +133,12 @@ func awaitLines(t *testing.T, f func() string, want []string) {
 		}
 	}
 	t.Fatalf("there is\n%q, want\n%q", got, sorted(want))
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -37,9 +37,7 @@ func TestRabbitmqadmin(t *testing.T) {
 	show, limit, tidy, left, remove := commands[0], commands[1], commands[2], commands[3], commands[4]
 	host, port, _ := strings.Cut(strings.TrimPrefix(server.ManagementURL(), "http://"), ":")
 	wrapper := fmt.Sprintf("#!/bin/sh\nexec %s --host=%s --port=%s --username=guest --password=guest \"$@\"\n", program, host, port)
-	if err := os.WriteFile(filepath.Join(bin, "rabbitmqadmin"), []byte(wrapper), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(filepath.Join(bin, "rabbitmqadmin"), []byte(wrapper), 0o755))
 	run := func(command string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
@@ -136,9 +134,7 @@ func TestRabbitmqadmin(t *testing.T) {
 func rabbitmqadmin(t *testing.T, server *servers.RabbitMQ, dir string) (heading, program string) {
 	t.Helper()
 	res, err := http.Get(server.ManagementURL() + "/cli/rabbitmqadmin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusNotFound {
 		path, err := exec.LookPath("rabbitmqadmin")
@@ -152,9 +148,7 @@ func rabbitmqadmin(t *testing.T, server *servers.RabbitMQ, dir string) (heading,
 		t.Fatal(res.Status, err)
 	}
 	path := filepath.Join(dir, "rabbitmqadmin.py")
-	if err := os.WriteFile(path, script, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(path, script, 0o644))
 	if _, err := exec.LookPath("python3"); err != nil {
 		if os.Getenv("CI") != "" { // Debian's package of RabbitMQ needs it, too
 			t.Fatal(err)
@@ -168,9 +162,7 @@ func rabbitmqadmin(t *testing.T, server *servers.RabbitMQ, dir string) (heading,
 func commandsOf(t *testing.T, heading string) (commands []string) {
 	t.Helper()
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
 		t.Fatalf("there is no heading %q", heading)
@@ -188,13 +180,9 @@ func commandsOf(t *testing.T, heading string) (commands []string) {
 func postpone(t *testing.T, server *servers.RabbitMQ, ch *amqp.Channel) map[string]int {
 	t.Helper()
 	bucket, err := drip.New(drip.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for entity, pause := range map[string]time.Duration{"minutes": 18 * time.Minute, "hour": time.Hour} {
-		if err := bucket.Pause(t.Context(), entity, pause); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, bucket.Pause(t.Context(), entity, pause))
 	}
 	for _, body := range append(waiting, "refused") {
 		publish(t, ch, "orders", body)
@@ -210,9 +198,7 @@ func postpone(t *testing.T, server *servers.RabbitMQ, ch *amqp.Channel) map[stri
 		}),
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -224,9 +210,7 @@ func postpone(t *testing.T, server *servers.RabbitMQ, ch *amqp.Channel) map[stri
 				continue
 			}
 			q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil) // which counts now
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			if n += q.Messages; q.Messages > 0 {
 				found[name] = q.Messages
 			}
@@ -234,9 +218,7 @@ func postpone(t *testing.T, server *servers.RabbitMQ, ch *amqp.Channel) map[stri
 		switch {
 		case n > len(waiting):
 			cancel()
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
+			ok(t, <-ended)
 			delete(found, dead)
 			return found
 		case time.Now().After(deadline):
