@@ -9,15 +9,22 @@ import (
 	"github.com/drip-go/drip/internal/lab"
 )
 
-func TestRun(t *testing.T) {
-	svg := filepath.Join(t.TempDir(), "runs.svg")
+// printed returns the output of the program.
+func printed(t *testing.T, args ...string) string {
+	t.Helper()
 	var out strings.Builder
-	if err := run([]string{"-svg", svg, "-seed", "2", "rate-steady-0.9", "long-tail"}, &out); err != nil {
+	if err := run(args, &out); err != nil {
 		t.Fatal(err)
 	}
+	return out.String()
+}
+
+func TestRun(t *testing.T) {
+	svg := filepath.Join(t.TempDir(), "runs.svg")
+	out := printed(t, "-svg", svg, "-seed", "2", "rate-steady-0.9", "long-tail")
 	for _, want := range []string{"rate-steady-0.9: ", "\n\nlong-tail: ", " admit ", " optimum\n"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in\n%s", want, out.String())
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
 		}
 	}
 	drawn, err := os.ReadFile(svg)
@@ -27,12 +34,9 @@ func TestRun(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	var out strings.Builder
-	if err := run([]string{"-list"}, &out); err != nil {
-		t.Fatal(err)
-	}
+	out := printed(t, "-list")
 	for _, s := range lab.Scenarios() {
-		if !strings.Contains(out.String(), s.Name+" ") {
+		if !strings.Contains(out, s.Name+" ") {
 			t.Errorf("%s is not listed", s.Name)
 		}
 	}
@@ -57,47 +61,26 @@ func TestArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// The program prints the text of docs/trying.md, for the scenarios that take little time.
-func TestSummaryIsInTheDocs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/trying.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	if err := run([]string{"-summary", "rate-steady-0.9", "token-bucket", "concurrency-burst", "long-tail"}, &out); err != nil {
-		t.Fatal(err)
-	}
-	contains(t, page, &out)
-}
-
-// The same of docs/shared.md.
-func TestSharedIsInTheDocs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/shared.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	if err := run([]string{"-shared", "shops", "shops-in-turn", "shops-by-shop", "shops-100ms", "urgent", "far", "five-at-once"}, &out); err != nil {
-		t.Fatal(err)
-	}
-	contains(t, page, &out)
-}
-
-func contains(t *testing.T, page []byte, out *strings.Builder) {
-	t.Helper()
-	for line := range strings.Lines(out.String()) {
-		if !strings.Contains(string(page), line) {
-			t.Errorf("the page does not say\n%s", line)
+// The program prints the text of two pages, for the scenarios that take little time.
+func TestTablesAreInTheDocs(t *testing.T) {
+	for page, args := range map[string]string{
+		"trying.md": "-summary rate-steady-0.9 token-bucket concurrency-burst long-tail",
+		"shared.md": "-shared shops shops-in-turn shops-by-shop shops-100ms urgent far five-at-once",
+	} {
+		text, err := os.ReadFile("../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(printed(t, strings.Fields(args)...)) {
+			if !strings.Contains(string(text), line) {
+				t.Errorf("%s does not say\n%s", page, line)
+			}
 		}
 	}
 }
 
 func TestSharedRandom(t *testing.T) {
-	var out strings.Builder
-	if err := run([]string{"-shared", "-random", "3", "-seed", "5"}, &out); err != nil || strings.Count(out.String(), "| random-") != 3 {
-		t.Errorf("%v, printed\n%s", err, out.String())
-	}
-	if err := run([]string{"-shared", "nonsense"}, &out); err == nil {
-		t.Error("there is no error of a scenario that is none")
+	if out := printed(t, "-shared", "-random", "3", "-seed", "5"); strings.Count(out, "| random-") != 3 {
+		t.Errorf("printed\n%s", out)
 	}
 }
