@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/url"
-	"sync"
 	"testing"
 	"time"
 
@@ -84,31 +83,21 @@ func contendPinned(ctx context.Context, p *process, s storage.Storage) error {
 	if err != nil {
 		return err
 	}
-	var all sync.WaitGroup
-	var errs [callers]error
-	for i := range callers {
-		all.Go(func() {
-			var r drip.Request
-			for ctx.Err() == nil && errs[i] == nil {
-				a, err := bucket.Admit(ctx, "shop", r)
-				if r.Ticket = a.Ticket; err != nil {
-					errs[i] = err
-				} else if a.Delay == 0 {
-					ctx := context.WithoutCancel(ctx)
-					_, err := contenders.Send(ctx, p.Provider, url.Values{"shop": {"shop"}})
-					errs[i] = errors.Join(err, bucket.Settle(ctx, "shop", a.Lease, 1))
-				} else {
-					select {
-					case <-time.After(min(a.Delay, 100*time.Millisecond)): // so that somebody asks when the pin is off
-					case <-ctx.Done():
-					}
-				}
-			}
-			if ctx.Err() != nil { // which it may be about
-				errs[i] = nil
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs[:]...)
+	var requests [callers]drip.Request
+	return inCallers(ctx, func(i int) error {
+		a, err := bucket.Admit(ctx, "shop", requests[i])
+		if requests[i].Ticket = a.Ticket; err != nil {
+			return err
+		}
+		if a.Delay == 0 {
+			ctx := context.WithoutCancel(ctx)
+			_, err := contenders.Send(ctx, p.Provider, url.Values{"shop": {"shop"}})
+			return errors.Join(err, bucket.Settle(ctx, "shop", a.Lease, 1))
+		}
+		select {
+		case <-time.After(min(a.Delay, 100*time.Millisecond)): // so that somebody asks when the pin is off
+		case <-ctx.Done():
+		}
+		return nil
+	})
 }

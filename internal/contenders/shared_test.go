@@ -108,13 +108,25 @@ func contend(p *process) error {
 	if err != nil {
 		return err
 	}
+	var decisions [callers]int
+	err = inCallers(ctx, func(i int) (err error) {
+		decisions[i], err = one(ctx, bucket, p.Provider, i, decisions[i])
+		return err
+	})
+	for _, n := range decisions {
+		p.Decisions += n
+	}
+	return err
+}
+
+// inCallers has each of the callers do something again and again, until the context ends or it fails.
+func inCallers(ctx context.Context, do func(caller int) error) error {
 	var all sync.WaitGroup
 	var errs [callers]error
-	var decisions [callers]int
 	for i := range callers {
 		all.Go(func() {
 			for ctx.Err() == nil && errs[i] == nil {
-				decisions[i], errs[i] = one(ctx, bucket, p.Provider, i, decisions[i])
+				errs[i] = do(i)
 			}
 			if ctx.Err() != nil { // which it may be about
 				errs[i] = nil
@@ -122,9 +134,6 @@ func contend(p *process) error {
 		})
 	}
 	all.Wait()
-	for _, n := range decisions {
-		p.Decisions += n
-	}
 	return errors.Join(errs[:]...)
 }
 
