@@ -205,48 +205,6 @@ func TestTransportPassesErrorsOn(t *testing.T) {
 	}
 }
 
-// A server, a client and a bucket: the response to one call holds for all calls of the entity, and for no other entity.
-func TestTransportClosesTheEntity(t *testing.T) {
-	refuse := true
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if refuse {
-			w.Header().Set("Retry-After", "20")
-			w.WriteHeader(http.StatusTooManyRequests)
-		}
-	}))
-	defer server.Close()
-	now := noon
-	bucket := buckettest.New(t, drip.Options{Clock: func() time.Time { return now }})
-	client := &http.Client{Transport: &Transport{Bucket: bucket}}
-	defer client.CloseIdleConnections()
-	call := func(shop string) time.Duration {
-		t.Helper()
-		a := buckettest.Admit(t, bucket, shop, drip.Request{})
-		if a.Delay > 0 {
-			return a.Delay
-		}
-		request, err := http.NewRequestWithContext(WithEntity(t.Context(), shop), http.MethodGet, server.URL, nil)
-		ok(t, err)
-		response, err := client.Do(request)
-		ok(t, err)
-		ok(t, response.Body.Close())
-		ok(t, bucket.Settle(t.Context(), shop, a.Lease, 1))
-		return 0
-	}
-	call("shop-1")
-	refuse = false
-	if delay := call("shop-1"); delay < 20*time.Second {
-		t.Errorf("shop-1 is postponed by %v, want 20s", delay)
-	}
-	if delay := call("shop-2"); delay > 0 {
-		t.Errorf("shop-2 is postponed by %v", delay)
-	}
-	now = now.Add(25 * time.Second)
-	if delay := call("shop-1"); delay > 0 {
-		t.Errorf("shop-1 is still postponed by %v", delay)
-	}
-}
-
 // Many at once, of many entities, with clients that follow redirects and give up: each entity is closed by its own
 // refusals.
 func TestTransportAtOnce(t *testing.T) {
