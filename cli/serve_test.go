@@ -56,12 +56,14 @@ func TestServe(t *testing.T) {
 	if !strings.HasPrefix(at, "http://127.0.0.1:") {
 		t.Errorf("it listens at %s", at)
 	}
-	r, err := http.Get(at)
-	if text := body(t, r, err); !strings.Contains(text, ">shop-1<") {
-		t.Errorf("it shows\n%s", text)
+	for begin, text := time.Now(), ""; !strings.Contains(text, ">shop-1<"); { // the list is read in the background
+		r, err := http.Get(at)
+		if text = body(t, r, err); time.Since(begin) > time.Minute {
+			t.Fatalf("it shows\n%s", text)
+		}
 	}
 	form := url.Values{"do": {"pause"}, "entity": {"shop-1"}, "for": {"10m"}}
-	r, err = http.PostForm(at+"/do", form)
+	r, err := http.PostForm(at+"/do", form)
 	if body(t, r, err); r.StatusCode != http.StatusForbidden {
 		t.Errorf("without --write a pause is answered with %d", r.StatusCode)
 	}
