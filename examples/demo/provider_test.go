@@ -47,29 +47,6 @@ func TestAccountLeaks(t *testing.T) {
 	call(3_600_000, false, 100*time.Millisecond)
 }
 
-func TestAccountCountsCallsAtOnce(t *testing.T) {
-	start := time.Now()
-	a := account{rule: rule{Size: bucketSize, PerSecond: leakRate, AtOnce: mostAtOnce}}
-	for i := range 15 {
-		if refused := a.refuses(start); refused != nil {
-			t.Fatalf("call %d: %+v", i, refused)
-		}
-		a.enter(start)
-	}
-	later := start.Add(time.Hour)
-	if refused := a.refuses(later); refused == nil {
-		t.Error("16 calls at once were accepted")
-	}
-	a.leave()
-	if refused := a.refuses(later); refused != nil {
-		t.Errorf("the 15th call at once: %+v", refused)
-	}
-	a.enter(later)
-	if refused := a.refuses(later); refused == nil {
-		t.Error("16 calls at once were accepted")
-	}
-}
-
 // calls is a callLog that counts. The provider calls it in turn.
 type calls struct {
 	accept, refuse, answer int
