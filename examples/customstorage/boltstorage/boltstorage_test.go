@@ -109,27 +109,6 @@ func TestBadFile(t *testing.T) {
 	}
 }
 
-// A stored state outlives the process.
-func TestReopen(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "drip.db")
-	s := boltstorage.New(path, fast)
-	set(t, s, "k", storage.State{Data: []byte("before"), Until: decision.Never})
-	s.Close()
-
-	s = boltstorage.New(path, fast)
-	defer s.Close()
-	got, rev, err := s.Get(t.Context(), "k")
-	if string(got.Data) != "before" || err != nil {
-		t.Errorf("after opening the file again Get = %q, %v; want what was set before", got.Data, err)
-	}
-	if err := s.Set(t.Context(), "k", storage.State{Data: []byte("after"), Until: decision.Never}, rev); err != nil {
-		t.Errorf("Set with the revision from before = %v", err)
-	}
-	if got, _, err := s.Get(t.Context(), "k"); string(got.Data) != "after" || err != nil {
-		t.Errorf("Get = %q, %v; want what was set after", got.Data, err)
-	}
-}
-
 func set(t *testing.T, s storage.Storage, key string, st storage.State) {
 	t.Helper()
 	_, rev, err := s.Get(t.Context(), key)
