@@ -143,6 +143,9 @@ func TestTrace(t *testing.T) {
 		"time,entity\n0,x\n0,y\n0,x\n0.25,x\n1.5,y\n",
 		"1500ms,b\n0,a\n0,b\n0,a\n0.25,a\n",
 		"# dates\n2026-01-31T00:00:00Z, a\n2026-01-31T00:00:00Z, b\n2026-01-31T00:00:00Z, a\n2026-01-31T01:00:00.25+01:00, a\n2026-01-31T00:00:01.5Z, b\n",
+		"\ufeff0,a\n0,b\n0,a\n0.25,a\n1.5,b\n", // of a spreadsheet
+		"\ufeff\"0s\",\"a\"\n0,b\n0,a\n0.25,a\n1.5,b\n",
+		"\ufeff\"time\",\"entity\"\n0,a\n0,b\n0,a\n0.25,a\n1.5,b\n",
 		"1769817600,a\n1769817600,b\n1769817600,a\n1769817600.25,a\n1769817601.5,b\n",
 	} {
 		if got := must(t, "simulate", scenario(same)); got != want {

@@ -142,7 +142,7 @@ func TestPresetOfACalendar(t *testing.T) {
 	}
 }
 
-func TestCalendarErrors(t *testing.T) {
+func TestErrors(t *testing.T) {
 	const burst = `"arrivals": [{"kind": "burst", "count": 3}]`
 	for text, want := range map[string]string{
 		`"begins": "tomorrow"`:                                                                    `begins: "tomorrow" is not a time such as 2026-03-01T09:00:00+01:00`,
@@ -155,6 +155,12 @@ func TestCalendarErrors(t *testing.T) {
 		`"providers": [{"kind": "concurrency", "size": 3, "align": "daily"}]`:                     "a concurrency has a size alone",
 		`"providers": [{"kind": "calendar", "size": 3, "align": "daily Nowhere"}]`:                "unknown time zone Nowhere",
 		`"limits": {"size": 5, "rate": 5, "align": "entity"}`:                                     `align "entity" cannot be simulated`,
+		// A window of another unit than calls needs the costs of operations in it.
+		`"preset": "Anthropic, tier 1"`:                      `costs: there are none of "input tokens"`,
+		`"limits": {"size": 9, "rate": 9, "unit": "points"}`: `costs: there are none of "points", which a limit counts`,
+		`"limits": {"size": 9, "rate": 9}, "providers": [{"kind": "concurrency", "size": 1, "unit": "points"}]`: `costs: there are none of "points", which a provider counts`,
+		`"limits": {"size": 9, "rate": 9}, "costs": {"points": {"from": 3}}`:                                    `costs: "points": it is a number`,
+		`"limits": {"size": 9, "rate": 9, "unit": "points"}, "costs": {"points": 0}`:                            `costs: "points": it is a number from 1`,
 	} {
 		s, err := Parse("s.json", []byte(`{`+text+`, `+burst+`}`))
 		if err == nil {

@@ -3,8 +3,6 @@ package simulate
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,22 +10,6 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/provider"
 )
-
-// A window of another unit than calls needs the costs of operations in it.
-func TestUnitsAreRefused(t *testing.T) {
-	const burst = `"arrivals": [{"kind": "burst", "count": 1}]`
-	for text, want := range map[string]string{
-		`{"preset": "Anthropic, tier 1", ` + burst + `}`:                                                                         `costs: there are none of "input tokens"`,
-		`{"limits": {"size": 9, "rate": 9, "unit": "points"}, ` + burst + `}`:                                                    `costs: there are none of "points", which a limit counts`,
-		`{"limits": {"size": 9, "rate": 9}, "providers": [{"kind": "concurrency", "size": 1, "unit": "points"}], ` + burst + `}`: `costs: there are none of "points", which a provider counts`,
-		`{"limits": {"size": 9, "rate": 9}, "costs": {"points": {"from": 3}}, ` + burst + `}`:                                    `costs: "points": it is a number`,
-		`{"limits": {"size": 9, "rate": 9, "unit": "points"}, "costs": {"points": 0}, ` + burst + `}`:                            `costs: "points": it is a number from 1`,
-	} {
-		if _, err := Parse("s.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", text, err, want)
-		}
-	}
-}
 
 // drip keeps the limits of a language model: calls, input and output tokens. Its makespan is near the optimum's. A
 // limiter without costs is over the limits.
@@ -119,25 +101,6 @@ func TestSharedOfThePresetIsReplaced(t *testing.T) {
 	replaced := played(t, `{"preset": "airtable", "shared": {"user": {"size": 400}}, `+load+`}`)
 	if given.Results[0].OverLimit != 0 || replaced.Results[0].OverLimit != 0 || replaced.Results[0].Makespan >= given.Results[0].Makespan {
 		t.Errorf("50 a second: %+v\n400 a second: %+v", given.Results[0], replaced.Results[0])
-	}
-}
-
-// A spreadsheet's mark before the first line of a trace is no part of it.
-func TestTraceOfASpreadsheet(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"plain": "\ufeff1s\n2s\n3s\n", "quoted": "\ufeff\"1s\",\"shop\"\n2s,shop\n3s,shop\n", "header": "\ufeff\"time\"\n1s\n2s\n3s\n", "none": "1s\n2s\n3s\n",
-	} {
-		ok(t, os.WriteFile(filepath.Join(dir, "trace.csv"), []byte(text), 0o666))
-		s, err := Parse(filepath.Join(dir, "s.json"), []byte(`{"limits": {"size": 9}, "arrivals": [{"kind": "trace", "file": "trace.csv"}]}`))
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		r, err := s.Run(t.Context(), 1)
-		if err != nil || r.Results[0].Messages != 3 {
-			t.Errorf("%s: %+v, %v; want 3 messages", name, r.Results, err)
-		}
 	}
 }
 
