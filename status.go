@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/reading"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -88,7 +89,7 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 	if err := b.check(ctx, entityID); err != nil {
 		return Status{}, err
 	}
-	e, err := b.read(ctx, entityID)
+	e, err := reading.Entity(ctx, b.storage, entityID)
 	if err != nil {
 		return Status{}, err
 	}
@@ -123,28 +124,13 @@ func (b *Bucket) sharedNow(ctx context.Context, entityID string, now int64) (sha
 		return nil, err
 	}
 	for i := range within {
-		e, err := b.read(ctx, within[i].Key)
+		e, err := reading.Entity(ctx, b.storage, within[i].Key)
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", within[i].Key, err)
 		}
 		shared = append(shared, within[i].In(&e.State, decision.Counted(outAt(&e, now))))
 	}
 	return shared, nil
-}
-
-// read reads an entity.
-func (b *Bucket) read(ctx context.Context, entityID string) (storage.Entry, error) {
-	if r, ok := b.storage.(storage.Reader); ok {
-		return r.Read(ctx, entityID)
-	}
-	stored, _, err := b.storage.Get(ctx, entityID)
-	if err != nil {
-		return storage.Entry{}, err
-	}
-	e := storage.Entry{Key: entityID, Time: time.Now()}
-	e.Leases, err = storage.Decode(stored.Data, &e.State)
-	e.Out = int64(len(e.Leases))
-	return e, err
 }
 
 // outAt returns how many leases of an entry are out at a time: a storage keeps leases that have ended until the next

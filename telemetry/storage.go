@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/absent"
+	"github.com/drip-go/drip/internal/reading"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -140,26 +141,10 @@ func (t *timed) Get(ctx context.Context, key string) (storage.State, storage.Rev
 }
 
 // Read implements [storage.Reader].
-func (t *timed) Read(ctx context.Context, key string) (e storage.Entry, err error) {
+func (t *timed) Read(ctx context.Context, key string) (storage.Entry, error) {
 	began := time.Now()
-	if r, ok := t.Storage.(storage.Reader); ok {
-		e, err = r.Read(ctx, key)
-	} else {
-		e, err = t.readPlain(ctx, key)
-	}
+	e, err := reading.Entity(ctx, t.Storage, key)
 	t.record(ctx, began, read, err)
-	return e, err
-}
-
-// readPlain is Read with Get.
-func (t *timed) readPlain(ctx context.Context, key string) (storage.Entry, error) {
-	stored, _, err := t.Storage.Get(ctx, key)
-	if err != nil {
-		return storage.Entry{}, err
-	}
-	e := storage.Entry{Key: key, Time: time.Now()}
-	e.Leases, err = storage.Decode(stored.Data, &e.State)
-	e.Out = int64(len(e.Leases))
 	return e, err
 }
 

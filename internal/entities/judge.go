@@ -13,25 +13,18 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/panics"
+	"github.com/drip-go/drip/internal/reading"
 	"github.com/drip-go/drip/storage"
 )
 
-// Read reads an entity, in one round trip. Its error names the entity. A storage that is no storage.Reader has no clock
-// of its own; Read then uses the clock of this machine.
+// Read reads an entity, in one round trip. Its error names the entity.
 func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entry, err error) {
 	if strings.HasPrefix(entity, "history:") { // the storage has a record there that is no entity
 		err = fmt.Errorf(`%w begins with "history:"`, drip.ErrNoEntity)
 	} else if entity == sharedMark {
 		err = fmt.Errorf("%w without a name after %q", drip.ErrNoEntity, sharedMark)
-	} else if r, ok := s.(storage.Reader); ok {
-		e, err = r.Read(ctx, entity)
 	} else {
-		var stored storage.State
-		e = storage.Entry{Key: entity, Time: time.Now()}
-		if stored, _, err = s.Get(ctx, entity); err == nil {
-			e.Leases, err = storage.Decode(stored.Data, &e.State)
-		}
-		e.Out = int64(len(e.Leases))
+		e, err = reading.Entity(ctx, s, entity)
 	}
 	if err != nil {
 		return e, fmt.Errorf("%q: %w", entity, err)
