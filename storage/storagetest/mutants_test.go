@@ -42,6 +42,7 @@ var wrong = map[string]func() storage.Storage{
 	"forgets what it decided after 1 min":      func() storage.Storage { return &decider{Storage: memory.New(), forget: time.Minute} },
 	"Get returns the bytes it keeps":           func() storage.Storage { return &mutant{keep: newKeep(), aliasGet: true} },
 	"Set keeps the bytes it is given":          func() storage.Storage { return &mutant{keep: newKeep(), aliasSet: true} },
+	"a lost race is no ErrConflict":            func() storage.Storage { return &mutant{keep: newKeep(), nameless: true} },
 	"forgets the oldest of 5000 keys":          func() storage.Storage { return &mutant{keep: newKeep(), bound: 5000} },
 	"revisions repeat after 255":               func() storage.Storage { return &revisions{most: 255} },
 	"revisions repeat after 65535":             func() storage.Storage { return &revisions{most: 65535} },
@@ -154,6 +155,19 @@ func TestWrongBackends(t *testing.T) {
 	}
 }
 
+// A mistake of every round of a race is told once, with its rule.
+func TestFailuresAreFew(t *testing.T) {
+	for _, rule := range []string{"OneFirstSetWins", "OneSetOfARevisionWins"} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWrongBackends$/^"+rule+"$", "-test.short")
+		cmd.Env = append(os.Environ(), "DRIP_WRONG_BACKEND=a lost race is no ErrConflict")
+		out, err := cmd.CombinedOutput()
+		told := strings.Count(string(out), "a Set that loses a race returns ErrConflict: it returned lost")
+		if lines := strings.Count(string(out), "storagetest.go:"); err == nil || told == 0 || lines > 10 {
+			t.Errorf("%s: %d lines, %d with the rule: %v\n%.2000s", rule, lines, told, err, out)
+		}
+	}
+}
+
 // mutant is keep with mistakes.
 type mutant struct {
 	*keep
@@ -161,6 +175,7 @@ type mutant struct {
 	sliding            bool          // since the last look
 	timer              time.Duration
 	whole              bool  // seconds only
+	nameless           bool  // a lost race has another error
 	first              bool  // a later Set leaves the end of the first one
 	simulated          int64 // ms of a later Set's Now
 	until              bool
@@ -290,6 +305,9 @@ func (m *mutant) Set(ctx context.Context, key string, s storage.State, rev stora
 		if m.quietly {
 			err = storage.ErrConflict
 		}
+	}
+	if err == storage.ErrConflict && m.nameless {
+		return errors.New("lost")
 	}
 	if err == nil && m.first && rev != storage.NoRevision {
 		return nil

@@ -273,9 +273,12 @@ func race(t *testing.T, s storage.Storage, revision func(key string) storage.Rev
 			case err == nil:
 				won.Add(1 << (8 * i))
 			case !errors.Is(err, storage.ErrConflict):
-				t.Errorf("Set = %v, want nil or ErrConflict", err)
+				t.Errorf("a Set that loses a race returns ErrConflict: it returned %v", err)
 			}
 		})
+		if t.Failed() {
+			t.FailNow()
+		}
 		winner := -1
 		for i := range callers {
 			if won.Load() == 1<<(8*i) {
@@ -364,11 +367,14 @@ func count(t *testing.T, s storage.Storage, workers, each int, key func(worker i
 			case err == nil:
 				done++
 			case !errors.Is(err, storage.ErrConflict):
-				t.Errorf("Set: %v", err)
+				t.Errorf("a Set that loses a race returns ErrConflict: it returned %v", err)
 				return
 			}
 		}
 	})
+	if t.Failed() {
+		t.FailNow()
+	}
 	for key, want := range want {
 		st, _ := get(t, s, key)
 		if n := int(st.Data[0]) + int(st.Data[1])<<8; n != want {
