@@ -18,7 +18,8 @@
 // with other queues.
 //
 // An entity gains RefreshRate of capacity each RefreshInterval, never more than Size, and each operation that runs takes
-// one. At most Size operations are in flight at once. Delays spread the postponed operations over the intervals to come.
+// one. At most Concurrency operations are in flight at once, or Size if Concurrency is not set. Delays spread the postponed
+// operations over the intervals to come.
 //
 // # Time
 //
