@@ -6,33 +6,26 @@
 //	err = c.Run(ctx)
 //
 // The Consumer handles a message whose entity may run now. It republishes any other message to a delay queue, from which
-// the message comes back when it is due. No handler sleeps, and a slow entity does not hold up another. For a
-// consume loop of your own put [Limit] around its handler.
+// the message comes back when it is due. No handler sleeps, and a slow entity does not hold up another. For a consume loop of
+// your own put [Limit] around its handler.
 //
-// # What is promised
+// # Delivery
 //
 // No message is lost: the Consumer acknowledges a message only when it was handled, or when the broker has confirmed its
-// copy in a delay queue or the dead-letter queue. An acknowledgement waits up to five milliseconds for others, to be sent
-// with them. A crash before it is sent leaves two copies, so a handler may see a message twice.
-//
-// The broker has one exception: RabbitMQ 3.10 that is killed within some three seconds of declaring a quorum queue for the
-// first time may come up without it. A message that a quorum queue is dead-lettering when its node dies comes late: the
-// broker tries again after 3 minutes, or after the milliseconds of its setting
-// rabbit.dead_letter_worker_publisher_confirm_timeout. Until then no queue counts the message. The page docs/operating.md
-// says how to set it.
+// copy in a delay queue or the dead-letter queue. An acknowledgement waits up to five milliseconds for others. A crash before
+// it is sent leaves two copies, so a handler may see a message twice. One exception is the broker's: RabbitMQ 3.10 that is
+// killed within some three seconds of declaring a quorum queue for the first time may come up without it.
 //
 // # Queues
 //
-// The work queue "orders" has these queues besides:
+// The work queue "orders" has these queues besides, which all processes share:
 //
 //   - "orders.drip.due" holds messages that have waited.
 //   - "orders.drip.dead" holds messages that the Consumer has given up, with the reason in their headers.
 //   - "orders.drip.due.v1.250ms.00" to "….1024s.15" are the delay queues. A name gives the version of the layout, the length
 //     of a slot and the slot's number.
 //
-// All processes share them. The broker removes a delay queue that nobody has used for 30 days. Delay queues of every
-// layout send due messages to the same queue. So processes with several layouts run side by side, and messages in delay
-// queues that no process uses any more come back, too. The state of entities is another matter: see docs/operating.md.
+// docs/operating.md describes them, and what becomes of their messages when a broker dies.
 //
 // The clocks of the processes should agree to a quarter of a second. With a larger difference messages come back late by
 // that difference, and the Consumer asks the limiter again about messages that come too early.

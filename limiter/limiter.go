@@ -1,7 +1,7 @@
 // Package limiter limits the units a second that operations consume, and makes the operations wait: the client's side
 // of a service that allows N read units a second for each table.
 //
-// Most callers should use [Limiter.Do], or [Limiter.Consume] if they know the units beforehand:
+// Most callers use [Limiter.Do], or [Limiter.Consume] if they know the units beforehand:
 //
 //	waited, err := l.Consume(ctx, 5)
 //
@@ -15,15 +15,14 @@
 // A call is charged when it is admitted. If its context ends or its timeout passes before, it has nothing to give back,
 // and the calls behind it move up. Calls are admitted in FIFO order; TryConsume does not overtake a waiting call.
 //
-// A caller that times out and asks again keeps its place for a second. The next call whose timeout or context is as long,
-// within a twentieth, takes the place, if a later call with a different one is waiting. A more patient call also leaves
-// a caller that has just timed out its turn, for 10 ms or half the duration. So callers that ask again at once get equal
-// shares, whatever their timeouts.
+// Callers that time out and ask again at once get equal shares, whatever their timeouts: a call that times out keeps its
+// place for a second, for the next call with about the same timeout, and a more patient call leaves it its turn for 10 ms or half the
+// duration.
 //
-// The SDKs below wait for zero units, operate, and charge the real units. Consume(ctx, 0) and ConsumeNow do the same. That
-// holds the limit in the long run but not each second: nothing is owed until the first operation is over, so all
-// waiting calls go at once. With 50 units a second and 50 workers whose operations take 75 ms and 5 units each, 255 units
-// go in the first second. With Do it is 50 and the saved ones.
+// Consume(ctx, 0), the operation and ConsumeNow with the real units, as in the SDKs below, hold the limit in the long run but
+// not each second: nothing is owed until the first operation is over, so all waiting calls go at once. With 50 units a second
+// and 50 workers whose operations take 75 ms and 5 units each, 255 units go in the first second. With Do it is 50 and the
+// saved ones.
 //
 // # Several processes
 //

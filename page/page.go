@@ -4,20 +4,18 @@
 //	h, err := page.Handler(page.Options{Storage: storage})
 //	mux.Handle("/drip/", h)
 //
-// mounts it in a mux. All links are relative. So a path in front of it needs no setting, but it must end with a slash.
-// The page loads nothing from elsewhere. Everything works without JavaScript, which only refreshes the page.
+// mounts it in a mux. All links are relative, so a path in front of it needs no setting, but it must end with a slash.
 //
 // # Who may see it
 //
-// Everybody who can reach the handler sees the page. Put your own authentication in front of it. Nobody may change
-// anything unless Options.Allow says so. Other sites may link to the page. It refuses their other requests, and never acts
-// for them.
+// Everybody who can reach the handler sees the page: put your own authentication in front of it. Nobody may change anything
+// unless Options.Allow says so. Other sites may link to the page. It refuses their other requests.
 //
 // # What it costs the storage
 //
-// A request reads the entities it shows, 50 at most. The list is an index in this process, which the page makes from
-// storage.Lister while somebody looks. The page spends at most a hundredth of the time on making it. So with 100,000
-// entities in Redis the order of the list may be two minutes old. The content of its rows is current.
+// A request reads the entities it shows, 50 at most. The order of the list is an index in this process, which the page makes
+// from storage.Lister while somebody looks, in at most a hundredth of the time. So with 100,000 entities in Redis the order may
+// be two minutes old. The content of the rows is current.
 package page
 
 import (

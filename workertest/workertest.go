@@ -1,6 +1,10 @@
-// Package workertest checks that a queue's adapter, built on package worker, keeps these rules: no message runs over the
-// limit. A message is postponed about once; a postponement spends no attempt and never ends early. No message is lost when a
-// process dies, the limiter fails, or a handler fails. Call Child and Run from the adapter's tests:
+// Package workertest checks a queue's adapter that is built on package worker:
+//
+//   - No message runs over the limit, or before its postponement is over.
+//   - A message is postponed about once, and a postponement spends no attempt.
+//   - No message is lost when a process dies, the limiter fails, or a handler fails.
+//
+// Call Child and Run from the adapter's tests:
 //
 //	var adapter = workertest.Adapter{Open: open, Late: time.Second, Again: 5 * time.Second}
 //

@@ -11,21 +11,18 @@
 //
 // All rules are in package decision; SQL only reads and writes. Do decides in one of two ways:
 //
-//   - Compare and set. The storage remembers the entities that it has decided about. It decides in this process. One
-//     statement stores the result if the row still has the remembered revision, the leases are as expected, and the
-//     time is still the time of the decision. This takes one round trip. If the statement stores nothing, the storage
-//     locks.
-//   - Lock. The storage locks and reads the row in one round trip, and writes it in a second one. It does this for
-//     entities that it does not remember, and for entities that others have changed since the decision before.
+//   - Compare and set, in one round trip. The storage remembers the entities that it has decided about, and decides in this
+//     process. One statement stores the result if the row still has the remembered revision, the leases are as expected, and
+//     the time is still the time of the decision. If the statement stores nothing, the storage locks.
+//   - Lock, in two round trips. The storage locks and reads the row in the first one, and writes it in the second one. It does
+//     this for entities that it does not remember, and for entities that others have changed since.
 //
-// A Throttle, a Pause, an Announce and a Pin with an end use the lock, so that their time begins at the server's.
-// Decisions within shared limits use it, too: the storage locks the rows of the entity and of the limits in the order
-// of their keys. Calls that wait at the same time share a transaction, so a process takes a shared row once for many
-// calls.
+// A Throttle, a Pause, an Announce, a Pin with an end and decisions within shared limits use the lock. The storage locks the
+// rows of the entity and of the limits in the order of their keys. Callers that wait at the same time share a round trip and a
+// transaction.
 //
 // The cost of a decision does not depend on the number of leases that are out. The storage deletes leases that have
-// ended when a decision depends on it, at most a thousand in a transaction; that takes more round trips. Callers that
-// wait at the same time share a round trip, and callers that wait for one entity share a statement.
+// ended when a decision depends on it, at most a thousand in a transaction; that takes more round trips.
 //
 // The server refuses a decision because of concurrent changes (40001, 40P01, 23505) or because this process stopped
 // while it had a lock (25P03). It also refuses a late statement, which divides by zero (22012). Then nothing was
@@ -42,8 +39,8 @@
 // # Expiry
 //
 // A row counts as not stored from the time on at which forgetting its entity changes no answer. While plain tokens are
-// out, that is MaxHold after the last run, when they count as returned. A caller may give a time that is a minute or
-// more away from the server's. The storage then keeps the entity for MaxHold at least after each call.
+// out, that is MaxHold after the last run, when they count as returned. The storage also keeps the entity for MaxHold at least
+// if the caller gives times that are a minute or more away from the server's.
 //
 // # Clock
 //

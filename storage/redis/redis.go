@@ -1,5 +1,5 @@
 // Package redis keeps the entities of drip in Redis, where any number of processes share them. It works with a single
-// server, Sentinel and Cluster, of Redis 5 or later.
+// server, Sentinel and Cluster, of Redis 5 or later. docs/storage/redis.md has more on permissions and the Cluster.
 //
 // # URL
 //
@@ -9,15 +9,14 @@
 //
 // # Atomicity
 //
-// Storage is [storage.Atomic]. An entity is one key, and every operation on it, from GetDelay to Settle, is one call of
-// a script beside it, in one round trip. Callers that wait at the same time share a pipeline, and callers that wait for
-// the same entity, or within the same shared limits, share one call of the script. Batching never delays a call: the
-// storage sends it at once unless several pipelines to its server are under way.
+// Storage is [storage.Atomic]. Every operation on an entity, from GetDelay to Settle, is one call of a script, in one round
+// trip, also within shared limits. Callers that wait at the same time share a pipeline, and callers that wait for the same
+// entity, or within the same shared limits, share one call of the script. Batching never delays a call: the storage sends it at
+// once unless several pipelines to its server are under way.
 //
-// A process that is alone with an entity for a while knows its state, and decides in Go. Then the script only compares and
-// stores, and callers within the same shared limit share a call. When another process has changed the state, the script
-// refuses, and a second one decides in Redis. After each refusal the process leaves the entity to that script for longer, up
-// to 64 calls.
+// A process that is alone with an entity for a while decides in Go, and the script only compares and stores. When another
+// process has changed the state, the script refuses, and a second one decides in Redis. After each refusal the process
+// leaves the entity to that script for longer, up to 64 calls.
 //
 // A caller whose context ends leaves at once. If its call was not sent yet, Redis never decides it. If it was, the
 // storage gives back its token, lease or ticket as soon as the answer comes.
@@ -29,38 +28,31 @@
 //
 //   - A token that GetDelay took is lost to the entity until it has taken none for MaxHold.
 //   - A lease that Admit took ends by itself. A slot that it booked stays booked, as for a lost ticket.
-//   - You may repeat Settle, and Cancel of a lease: the second time they find no lease. Do not repeat ReturnToken or
-//     Cancel of a ticket: it might give back another operation's.
+//   - You may repeat Settle, and Cancel of a lease. Do not repeat ReturnToken or Cancel of a ticket: it might give back another
+//     operation's.
 //
 // # What a key holds
 //
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
-// numbers of eight bytes: eight numbers of this package and the numbers of the state, 376 bytes in all. Each further
-// window adds 152 bytes, a pin 200, each shared limit 112, each unit of urgent tickets 112 and each lease 16. A shared limit is a key of the same kind,
-// with a table of booked slots: 104 bytes, at most 264 for the entities that wait, and 3 for each second or interval with booked slots,
-// up to 1,024 of them. When more than 512 leases are out, they move to a sorted set, whose key has ":leases" at the end.
-// So the cost of a call hardly grows with the number of leases.
+// numbers of eight bytes, 376 bytes in all. Each further window adds 152 bytes, a pin 200, each shared limit 112, each unit of
+// urgent tickets 112 and each lease 16. A shared limit has a table of booked slots besides: 104 bytes, at most 264 for the
+// entities that wait, and 3 for each second or interval with booked slots, up to 1,024 of them. When more than 512 leases are
+// out, they move to a sorted set, whose key has ":leases" at the end. So the cost of a call hardly grows with the number of
+// leases.
 //
 // Every key has a time to live. It ends when forgetting the entity changes no answer and its leases have ended. While
-// plain tokens of GetDelay are out, it is MaxHold after the last one was taken. Then Redis forgets the entity, and
-// tokens of dead holders are back. Leases do not need MaxHold. If the time of an entity is a minute or more away from
-// the server's, the caller gives the times of its decisions. The server's clock says nothing about these, so Redis
-// keeps the entity for MaxHold at least.
+// plain tokens of GetDelay are out, it is MaxHold after the last one was taken. The entity also stays for MaxHold at least if
+// the caller gives times that are a minute or more away from the server's.
 //
 // Redis forgets entities sooner if an eviction policy removes them, if keys are flushed, or if a server without
 // persistence restarts. They are new then, as full as the Start of the bucket makes them, and their leases are over.
 //
-// # Cluster and access
+// # Cluster
 //
-// A decision within shared limits is one call of the script, too. In a Cluster it needs the keys of the entity and of the
-// limits in one slot: a Prefix with braces of its own, such as "{drip}:", puts all keys of a Storage there, on one node.
-//
-// In a Cluster or a Ring the entities spread over all nodes, and a node that does not answer does not delay the calls to others.
-// After a failover the new master may lack the last decisions, which Redis replicates without waiting. While a slot moves to
-// another node, calls about its entities may fail with TRYAGAIN. They have done nothing.
-//
-// A user with an access list needs "~drip:* +evalsha +eval +get +getrange +exists +set +time +unlink +pexpire +zadd +zrem
-// +zcard +zcount +zscore +zrangebyscore", for Get "+zrange", for List "+scan", and the rights that the client needs to connect.
+// A decision within shared limits needs the keys of the entity and of the limits in one slot: a Prefix with braces of its own,
+// such as "{drip}:", puts all keys of a Storage there, on one node. In a Cluster or a Ring a node that does not answer does not
+// delay the calls to others. After a failover the new master may lack the last decisions. While a slot moves to another node,
+// calls about its entities may fail with TRYAGAIN. They have done nothing.
 //
 // # Clock
 //
