@@ -204,8 +204,8 @@ func (b Bound) String() string {
 // ErrDeadline means that the operation would run after its Request.Deadline. Nothing was booked.
 var ErrDeadline = errors.New("it cannot run before its deadline")
 
-// ErrNoLease means that the lease was given back before, has ended, or belongs to another entity. The token may be another
-// operation's now. The entity has not changed.
+// ErrNoLease means that there is no lease, or that it was given back before, has ended, or belongs to another entity. The token
+// may be another operation's now. The entity has not changed.
 var ErrNoLease = errors.New("the lease is over")
 
 // noLease is ErrNoLease with a text of its own.
@@ -344,6 +344,8 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 		return err
 	case op.Kind == decision.Cancel && l.l.ID == 0:
 		return noLease("there is no such ticket")
+	case l.l.ID == 0:
+		return noLease("there is no lease: the operation was postponed")
 	}
 	return ErrNoLease
 }

@@ -239,6 +239,7 @@ func TestErrorsNameOperationAndEntity(t *testing.T) {
 		{b.ReturnToken(t.Context(), ""), drip.ErrNoEntity, `drip: return token of "": no entity: the name is empty`},
 		{foreign, drip.ErrNoLease, `drip: renew the lease of "shop 2": the lease belongs to "shop 1"`},
 		{b.Settle(t.Context(), "shop 1", a.Lease, 1), drip.ErrNoLease, `drip: settle "shop 1": the lease is over`},
+		{b.Settle(t.Context(), "shop 1", drip.Lease{}, 1), drip.ErrNoLease, `drip: settle "shop 1": there is no lease: the operation was postponed`},
 		{b.Cancel(t.Context(), "shop 3", drip.Admission{Ticket: a.Lease.Ticket()}), drip.ErrNoLease, `drip: cancel "shop 3": there is no such ticket`},
 		{b.ReturnToken(ctx, "shop 1"), context.Canceled, `drip: return token of "shop 1": context canceled`},
 	} {
