@@ -61,7 +61,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	}
 	v := l.look(s, leases, op)
 	fits := v.bound == BoundNone
-	v.soon = fits && !op.back()
+	v.soon = fits
 	for i := range shared {
 		x := &shared[i]
 		x.flow = s.flow(x.Key)
@@ -225,14 +225,14 @@ type view struct {
 	overdue int64 // see Limits.overdue
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
 	turn    bool  // it asks again after the denied tickets before it: see State.turn
-	soon    bool  // it is a newcomer that lacks only a token, in any limit
+	soon    bool  // it lacks only a token, in any limit
 }
 
 // look returns the view of an operation. It first finds the earliest start by the closing and by each window, then the slot
 // of an operation without one, and then whether a token is free. It changes nothing.
 func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	t, now := &op.Ticket, s.Now
-	if op.back() && s.numbered(t) {
+	if s.numbered(t) {
 		v.number = t.Number
 	}
 	v.at = max(now, s.Closed)
@@ -359,10 +359,10 @@ func (l *Limits) spare(s *State, op *Op, v *view) bool {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
-		each := max(1, line.weight(cost))
+		each := line.weight(cost)
 		room := line.beside(w, s, cost) || others && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
-		short := min(turns/max(1, v.again), max(0, s.Next-s.Head/16)) - turns/max(1, w.spanUS(each)) // operations of denied tickets
-		if !room && (!line.spares(cost) || cost > 0 && line.Left-cost < min(short, bound/each)*each) {
+		short := min(turns/max(1, v.again), s.Next-s.Head/16) - turns/max(1, w.spanUS(each)) // operations of denied tickets
+		if !room && (!line.spares(cost) || line.Left-cost < min(short, bound/each)*each) {
 			return false
 		}
 	}
@@ -437,7 +437,7 @@ func (l *Limits) when(s *State, op *Op, v *view) int64 {
 			slot = max(slot, s.Now+max(l.mean(s), max(0, s.AgainUS/1000-s.Now)/4))
 		}
 	}
-	if !v.fresh && t.Slot > s.Now {
+	if t.Slot > s.Now {
 		slot = max(slot, t.Slot)
 	} else if v.turn {
 		again := s.turn(v.overdue)

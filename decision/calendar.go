@@ -215,9 +215,7 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 		c.Front = min(n, end)
 	}
 	if x.units > x.rate { // it takes more than a grain brings
-		if x.gathered == 0 {
-			x.gathered = x.gather(op)
-		}
+		x.gathered = x.gather(op)
 		n = max(n, x.gathered)
 	}
 	return n
@@ -232,11 +230,8 @@ func (x *Shared) later(from, span int64) int64 {
 		w := &l.Windows[i]
 		if w.Interval > c.Grain {
 			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), int64(i)))
-			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
-			if k <= 0 || w.Size > w.Rate {
-				free = x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick)
-			}
-			if k > 0 {
+			free := x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick) // from there until the window is used up
+			if n > w.interval(x.State.Now) {
 				free = max(free, each-x.served(w, from, l.whole(w.begin(n))*tick))
 			}
 			if rest := span - max(0, free); rest >= 0 {

@@ -3969,101 +3969,97 @@ function Shared_later(x, from, span)
       local x5 = min4 * 512
       if x5 > max3 then max3 = x5 end
       local each2 = max3
+      local remains = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local line2 = x.State_Lines[i2]
+        local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+        local expects2 = 0
+        do
+          local n3 = c3.Head
+          local booked = c3.Units.At(n3 - c3.Head)
+          local c4 = x.State_Calendars[0]
+          local line3 = x.State_Lines[i2]
+          local y3 = x.times
+          local ratio = 0
+          do
+            local i3 = line3.Window_Unit
+            local x7 = c4.Largest + 1023
+            local max4 = 1
+            local x8 = (x7 - x7 % 1024) / 1024
+            if x8 > max4 then max4 = x8 end
+            local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+            local booked2 = 1024 - (x9 - x9 % max4) / max4
+            local x10 = booked2 * (4096 - line3.Saved)
+            local max5 = 1
+            local x11 = (x10 - x10 % 4096) / 4096
+            if x11 > max5 then max5 = x11 end
+            ratio = max5
+          end
+          local x7 = (booked - booked % y3) / y3 * ratio
+          local min5 = (x7 - x7 % 1024) / 1024
+          if 4294967296 < min5 then min5 = 4294967296 end
+          local unit = line3.Window_Unit
+          local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
+          local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects2 = (x9 - x9 % y4) / y4
+        end
+        local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
+        local expects3 = 0
+        do
+          local booked = x.rate * x.times
+          local c4 = x.State_Calendars[0]
+          local line3 = x.State_Lines[i2]
+          local y3 = x.times
+          local ratio = 0
+          do
+            local i3 = line3.Window_Unit
+            local x7 = c4.Largest + 1023
+            local max4 = 1
+            local x8 = (x7 - x7 % 1024) / 1024
+            if x8 > max4 then max4 = x8 end
+            local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+            local booked2 = 1024 - (x9 - x9 % max4) / max4
+            local x10 = booked2 * (4096 - line3.Saved)
+            local max5 = 1
+            local x11 = (x10 - x10 % 4096) / 4096
+            if x11 > max5 then max5 = x11 end
+            ratio = max5
+          end
+          local x7 = (booked - booked % y3) / y3 * ratio
+          local min5 = (x7 - x7 % 1024) / 1024
+          if 4294967296 < min5 then min5 = 4294967296 end
+          local unit = line3.Window_Unit
+          local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
+          local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects3 = (x9 - x9 % y4) / y4
+        end
+        local x7 = (0 > capacity2 and 0 or capacity2) * 1024
+        local y3 = 1 > expects3 and 1 or expects3
+        local min5 = (x7 - x7 % y3) / y3
+        if 4294967296 < min5 then min5 = 4294967296 end
+        local min6 = min5 * x.times
+        if 4294967296 < min6 then min6 = 4294967296 end
+        remains = min6 * 512
+      end
+      local served = 0
+      served = Shared_served(x, w.Interval, from, (c2.Head + 1) * 524288)
+      local free = remains - served
       local t3 = x.State_Now
       local t4 = t3 - w.Offset
       local by3 = w.Interval
-      local k2 = n2 - (t4 - t4 % by3) / by3
-      local free = 0
-      if k2 <= 0 or w.Size > w.Rate then
-        local remains = 0
-        do
-          local c3 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-          local expects2 = 0
-          do
-            local n3 = c3.Head
-            local booked = c3.Units.At(n3 - c3.Head)
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y3 = x.times
-            local ratio = 0
-            do
-              local i3 = line3.Window_Unit
-              local x7 = c4.Largest + 1023
-              local max4 = 1
-              local x8 = (x7 - x7 % 1024) / 1024
-              if x8 > max4 then max4 = x8 end
-              local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local booked2 = 1024 - (x9 - x9 % max4) / max4
-              local x10 = booked2 * (4096 - line3.Saved)
-              local max5 = 1
-              local x11 = (x10 - x10 % 4096) / 4096
-              if x11 > max5 then max5 = x11 end
-              ratio = max5
-            end
-            local x7 = (booked - booked % y3) / y3 * ratio
-            local min5 = (x7 - x7 % 1024) / 1024
-            if 4294967296 < min5 then min5 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x9 - x9 % y4) / y4
-          end
-          local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
-          local expects3 = 0
-          do
-            local booked = x.rate * x.times
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y3 = x.times
-            local ratio = 0
-            do
-              local i3 = line3.Window_Unit
-              local x7 = c4.Largest + 1023
-              local max4 = 1
-              local x8 = (x7 - x7 % 1024) / 1024
-              if x8 > max4 then max4 = x8 end
-              local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local booked2 = 1024 - (x9 - x9 % max4) / max4
-              local x10 = booked2 * (4096 - line3.Saved)
-              local max5 = 1
-              local x11 = (x10 - x10 % 4096) / 4096
-              if x11 > max5 then max5 = x11 end
-              ratio = max5
-            end
-            local x7 = (booked - booked % y3) / y3 * ratio
-            local min5 = (x7 - x7 % 1024) / 1024
-            if 4294967296 < min5 then min5 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects3 = (x9 - x9 % y4) / y4
-          end
-          local x7 = (0 > capacity2 and 0 or capacity2) * 1024
-          local y3 = 1 > expects3 and 1 or expects3
-          local min5 = (x7 - x7 % y3) / y3
-          if 4294967296 < min5 then min5 = 4294967296 end
-          local min6 = min5 * x.times
-          if 4294967296 < min6 then min6 = 4294967296 end
-          remains = min6 * 512
-        end
-        local served = 0
-        served = Shared_served(x, w.Interval, from, (c2.Head + 1) * 524288)
-        free = remains - served
-      end
-      if k2 > 0 then
-        local served = 0
+      if n2 > (t4 - t4 % by3) / by3 then
+        local served2 = 0
         local t5 = n2 * w.Interval + w.Offset
         local t6 = t5 + x.Limits_Grain - 1
         local max4 = 0
         local x6 = t6 - x.Limits_Zero
         if x6 > max4 then max4 = x6 end
         local y3 = x.Limits_Grain
-        served = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
-        local x7 = each2 - served
+        served2 = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
+        local x7 = each2 - served2
         if x7 > free then free = x7 end
       end
       do
@@ -4414,11 +4410,9 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
     c2.Front = n2 < end2 and n2 or end2
   end
   if x.units > x.rate then
-    if x.gathered == 0 then
-      local gather = 0
-      gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
-      x.gathered = gather
-    end
+    local gather = 0
+    gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
+    x.gathered = gather
     if x.gathered > n2 then n2 = x.gathered end
   end
   seek = n2
@@ -7287,7 +7281,7 @@ end
             local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, false, false
             do
               local now2 = s_Now
-              if op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
+              if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                 v_number = op_Ticket_Number
               end
               v_at = now2 > s_Closed and now2 or s_Closed
@@ -7766,7 +7760,7 @@ end
                             local max3 = 1 < cost and 1 or cost
                             local x5 = cost - (x4 - x4 % 4096) / 4096
                             if x5 > max3 then max3 = x5 end
-                            local each2 = 1 > max3 and 1 or max3
+                            local each2 = max3
                             local is5 = cost == 0
                             if not is5 then
                               local t4 = s_Slot - w2.Offset
@@ -7833,11 +7827,9 @@ end
                             end
                             local room = is7
                             local y = 1 > v_again and 1 or v_again
-                            local max5 = 0
-                            local x8 = s_Next - (s_Head - s_Head % 16) / 16
-                            if x8 > max5 then max5 = x8 end
                             local min4 = (turns - turns % y) / y
-                            if max5 < min4 then min4 = max5 end
+                            local x8 = s_Next - (s_Head - s_Head % 16) / 16
+                            if x8 < min4 then min4 = x8 end
                             local spanUS = 0
                             do
                               local x9 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
@@ -7851,22 +7843,18 @@ end
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
                             local short = min4 - (turns - turns % y2) / y2
-                            local is10 = not room
-                            if is10 then
-                              local is9 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
-                              if not is9 then
-                                local is8 = cost > 0
-                                if is8 then
-                                  local min5 = short
-                                  local x9 = (1125899906842624 - 1125899906842624 % each2) / each2
-                                  if x9 < min5 then min5 = x9 end
-                                  is8 = line2.Left - cost < min5 * each2
-                                end
-                                is9 = is8
+                            local is9 = not room
+                            if is9 then
+                              local is8 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
+                              if not is8 then
+                                local min5 = short
+                                local x9 = (1125899906842624 - 1125899906842624 % each2) / each2
+                                if x9 < min5 then min5 = x9 end
+                                is8 = line2.Left - cost < min5 * each2
                               end
-                              is10 = is9
+                              is9 = is8
                             end
-                            if is10 then
+                            if is9 then
                               spare = false
                               done = true
                               break
@@ -8009,7 +7997,7 @@ end
               end
             end
             local fits = v_bound == 0
-            v_soon = fits and not (op_Ticket_Slot > 0 and op_Kind ~= 0)
+            v_soon = fits
             for i2 = 0, shared_n - 1 do
               local x2 = shared[i2]
               local flow2 = 0
@@ -8376,7 +8364,7 @@ end
                         if x11 > slot then slot = x11 end
                       end
                     end
-                    if not v_fresh and op_Ticket_Slot > s_Now then
+                    if op_Ticket_Slot > s_Now then
                       if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
                     elseif v_turn then
                       local max3 = s_Now + v_overdue
