@@ -263,8 +263,8 @@ func measures(t *testing.T, play func(seed uint64) SharedResult) map[string][]fl
 	values := map[string][]float64{}
 	for seed := range uint64(60) {
 		got := play(seed)
-		tell(t, got.OverLimit > 0 || got.Done < got.Messages, "%s, %s: %d calls over the limit, %d of %d messages ran, %.2f postponements",
-			got.Scenario.Name, got.Scenario.About, got.OverLimit, got.Done, got.Messages, got.Redeliveries.Mean)
+		tell(t, got.OverLimit > 0 || got.Done < got.Messages, "%s, %s: %d calls over the limit, %d of %d messages ran, %.0f %% used, %.2f postponements",
+			got.Scenario.Name, got.Scenario.About, got.OverLimit, got.Done, got.Messages, 100*got.Use, got.Redeliveries.Mean)
 		for name, v := range map[string]float64{
 			"postponements": got.Redeliveries.Mean, "p99 of postponements": float64(got.Redeliveries.P99), "makespan": ratio(got.Makespan, got.Fluid),
 			"unused": 1 - got.Use, "unfairness": 1 - got.Jain,
