@@ -46,13 +46,16 @@ func (f *Flow) put(slot, units int64) {
 	f.Until = max(f.Until, slot)
 }
 
-// take removes a ticket from the count.
-func (f *Flow) take(slot, units int64) {
+// take removes a ticket from the count. It returns how much of it was counted: nothing of a copy.
+func (f *Flow) take(slot, units int64) (taken int64) {
 	if slot <= f.Before {
-		f.Units = max(0, f.Units-units)
+		taken = min(units, f.Units)
+		f.Units -= taken
 	} else {
-		f.Later = max(0, f.Later-units)
+		taken = min(units, f.Later)
+		f.Later -= taken
 	}
+	return taken
 }
 
 // putUrgent counts an urgent ticket.
@@ -71,8 +74,7 @@ func (s *State) takeUrgent(t *Ticket) {
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		if f.Key <= ofUrgent {
-			f.take(t.Slot, t.Cost[ofUrgent-f.Key])
-			f.Urgent = max(0, f.Urgent-min(1, t.Cost[ofUrgent-f.Key]))
+			f.Urgent = max(0, f.Urgent-min(1, f.take(t.Slot, t.Cost[ofUrgent-f.Key])))
 		}
 	}
 }

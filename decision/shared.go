@@ -78,9 +78,9 @@ func (x *Shared) enter(f *Flow, op *Op) {
 		if n := l.grain(op.Ticket.Slot); c.holds(n) {
 			c.put(n, max(0, c.at(n)-x.booked(part)))
 		}
-		f.take(op.Ticket.Slot, part)
+		taken := f.take(op.Ticket.Slot, part)
 		if op.Urgent {
-			f.Urgent = max(0, f.Urgent-part)
+			f.Urgent = max(0, f.Urgent-taken)
 			x.State.takeUrgent(&op.Ticket)
 		}
 	}

@@ -676,6 +676,27 @@ func TestUrgentFlood(t *testing.T) {
 	}
 }
 
+// Of a message that comes back twice the copy is not counted as another urgent one. Else all of them would ask at the next turn.
+func TestUrgentCopies(t *testing.T) {
+	for _, copies := range []float64{0.05, 0.2} {
+		nearFluid(t, SharedScenario{
+			Name: fmt.Sprintf("%.2f copies", copies), Duplicates: copies, Hold: -1,
+			Options:  drip.Options{Size: 5, RefreshRate: 5, Concurrency: 5, Shared: map[string]drip.Limit{"app": {Size: plenty}}},
+			Entities: entities(1), Operation: Exponential(5 * time.Second), Unmeasured: true,
+			Messages: func(r *rand.Rand) (m []SharedMessage) {
+				for i := range 300 {
+					at := r.Float64() * 150
+					if i < 150 {
+						at = 0
+					}
+					m = append(m, SharedMessage{At: time.Duration(at * float64(time.Second)), Urgent: r.IntN(5) < 2})
+				}
+				return m
+			},
+		}, 5, 15)
+	}
+}
+
 // Urgent messages pass a backlog that waits for the entity's tokens. If they alone are more than the tokens can do, they do not starve it.
 func TestUrgentForTokens(t *testing.T) {
 	for _, c := range []struct {

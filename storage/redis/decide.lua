@@ -3052,52 +3052,43 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
         end
       end
     end
+    local taken2 = 0
     do
       local slot = op_Ticket_Slot
       if slot <= f.Before then
-        local max3 = 0
-        local x6 = f.Units - part4
-        if x6 > max3 then max3 = x6 end
-        f.Units = max3
+        taken2 = part4 < f.Units and part4 or f.Units
+        f.Units = f.Units - taken2
       else
-        local max3 = 0
-        local x6 = f.Later - part4
-        if x6 > max3 then max3 = x6 end
-        f.Later = max3
+        taken2 = part4 < f.Later and part4 or f.Later
+        f.Later = f.Later - taken2
       end
     end
+    local taken3 = taken2
     if op_Urgent then
       local max3 = 0
-      local x6 = f.Urgent - part4
+      local x6 = f.Urgent - taken3
       if x6 > max3 then max3 = x6 end
       f.Urgent = max3
       do
         for i2 = 0, x.State_Flows_n - 1 do
           local f2 = x.State_Flows[i2]
           if f2.Key <= 0 then
+            local taken4 = 0
             do
               local slot = op_Ticket_Slot
               local i3 = 0 - f2.Key
               local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
               if slot <= f2.Before then
-                local max4 = 0
-                local x7 = f2.Units - units2
-                if x7 > max4 then max4 = x7 end
-                f2.Units = max4
+                taken4 = units2 < f2.Units and units2 or f2.Units
+                f2.Units = f2.Units - taken4
               else
-                local max4 = 0
-                local x7 = f2.Later - units2
-                if x7 > max4 then max4 = x7 end
-                f2.Later = max4
+                taken4 = units2 < f2.Later and units2 or f2.Later
+                f2.Later = f2.Later - taken4
               end
             end
-            local i3 = 0 - f2.Key
-            local min8 = 1
-            local x7 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-            if x7 < min8 then min8 = x7 end
             local max4 = 0
-            local x8 = f2.Urgent - min8
-            if x8 > max4 then max4 = x8 end
+            local x7 = f2.Urgent - (1 < taken4 and 1 or taken4)
+            if x7 > max4 then max4 = x7 end
             f2.Urgent = max4
           end
         end
@@ -7250,29 +7241,22 @@ end
                 for i2 = 0, s_Flows_n - 1 do
                   local f = s_Flows[i2]
                   if f.Key <= 0 then
+                    local taken2 = 0
                     do
                       local slot = op_Ticket_Slot
                       local i3 = 0 - f.Key
                       local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                       if slot <= f.Before then
-                        local max2 = 0
-                        local x2 = f.Units - units2
-                        if x2 > max2 then max2 = x2 end
-                        f.Units = max2
+                        taken2 = units2 < f.Units and units2 or f.Units
+                        f.Units = f.Units - taken2
                       else
-                        local max2 = 0
-                        local x2 = f.Later - units2
-                        if x2 > max2 then max2 = x2 end
-                        f.Later = max2
+                        taken2 = units2 < f.Later and units2 or f.Later
+                        f.Later = f.Later - taken2
                       end
                     end
-                    local i3 = 0 - f.Key
-                    local min2 = 1
-                    local x2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                    if x2 < min2 then min2 = x2 end
                     local max2 = 0
-                    local x3 = f.Urgent - min2
-                    if x3 > max2 then max2 = x3 end
+                    local x2 = f.Urgent - (1 < taken2 and 1 or taken2)
+                    if x2 > max2 then max2 = x2 end
                     f.Urgent = max2
                   end
                 end
@@ -9889,29 +9873,22 @@ end
               for i2 = 0, s_Flows_n - 1 do
                 local f = s_Flows[i2]
                 if f.Key <= 0 then
+                  local taken2 = 0
                   do
                     local slot = op_Ticket_Slot
                     local i3 = 0 - f.Key
                     local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                     if slot <= f.Before then
-                      local max2 = 0
-                      local x2 = f.Units - units2
-                      if x2 > max2 then max2 = x2 end
-                      f.Units = max2
+                      taken2 = units2 < f.Units and units2 or f.Units
+                      f.Units = f.Units - taken2
                     else
-                      local max2 = 0
-                      local x2 = f.Later - units2
-                      if x2 > max2 then max2 = x2 end
-                      f.Later = max2
+                      taken2 = units2 < f.Later and units2 or f.Later
+                      f.Later = f.Later - taken2
                     end
                   end
-                  local i3 = 0 - f.Key
-                  local min2 = 1
-                  local x2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                  if x2 < min2 then min2 = x2 end
                   local max2 = 0
-                  local x3 = f.Urgent - min2
-                  if x3 > max2 then max2 = x3 end
+                  local x2 = f.Urgent - (1 < taken2 and 1 or taken2)
+                  if x2 > max2 then max2 = x2 end
                   f.Urgent = max2
                 end
               end
