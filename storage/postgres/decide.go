@@ -188,7 +188,8 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 // decideAll decides the calls, except calls about a row from its stop on. It returns true if a row got a stop meanwhile:
 // then the caller must begin the rows again.
 func decideAll(calls []*call, now int64) (stuck bool) {
-	for i, c := range calls {
+	for i := 0; i < len(calls) && !stuck; i++ {
+		c := calls[i]
 		if c.left = slices.ContainsFunc(c.rows, func(r *row) bool { return i >= r.stop }); c.left {
 			continue
 		}
@@ -198,9 +199,6 @@ func decideAll(calls []*call, now int64) (stuck bool) {
 				r.stop, r.ended, r.own, stuck = i, r.leases.ended, c.Op.Now == decision.OwnClock, true
 			}
 		}
-		if stuck {
-			return true
-		}
 	}
-	return false
+	return stuck
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -70,17 +71,14 @@ func (s *Storage) retry(ctx context.Context, f func() error) error {
 // changed then.
 func again(err error) bool {
 	var answer *pgconn.PgError
-	if !errors.As(err, &answer) {
-		return false
-	}
-	switch answer.Code {
-	case "40001", "40P01", "23505", // serialization_failure, deadlock_detected, unique_violation
-		"22012",          // division_by_zero: the statement was late
-		"25P03",          // idle_in_transaction_session_timeout: this process was stopped for so long
-		"42P06", "42P07": // duplicate_schema, duplicate_table: two of CreateSchema
-		return true
-	}
-	return false
+	return errors.As(err, &answer) && slices.Contains(momentary, answer.Code)
+}
+
+var momentary = []string{
+	"40001", "40P01", "23505", // serialization_failure, deadlock_detected, unique_violation
+	"22012",          // division_by_zero: the statement was late
+	"25P03",          // idle_in_transaction_session_timeout: this process was stopped for so long
+	"42P06", "42P07", // duplicate_schema, duplicate_table: two of CreateSchema
 }
 
 // tooSlow reports whether a timeout of the server ended a transaction, as statement_timeout and lock_timeout do. Nothing has
@@ -97,8 +95,7 @@ func (s *Storage) failure(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &answer) && answer.SeverityUnlocalized != "FATAL": // a fatal error ends the connection
-		switch answer.Code {
-		case "3F000", "42P01", "42703": // invalid_schema_name, undefined_table, undefined_column
+		if slices.Contains([]string{"3F000", "42P01", "42703"}, answer.Code) { // invalid_schema_name, undefined_table, undefined_column
 			return fmt.Errorf("%w: %w", ErrNoSchema, err)
 		}
 		return err

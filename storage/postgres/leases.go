@@ -22,7 +22,7 @@ type leases struct {
 	soon    int64            // no lease that has changed ends earlier
 	last    int64            // no lease ends later
 	read    map[int64]int64  // the ends of the leases that the calls name; nil if they were not read
-	changes map[int64]change // by ID
+	changes map[int64]change // by ID; not nil
 
 	unknown bool // the answer would need rows that were not read
 	purge   bool // the answer would need the rows deleted that have ended by the time ended
@@ -53,16 +53,9 @@ func (l *leases) Hold(id, end int64) {
 	if !changed {
 		c.was = none
 	}
-	l.set(id, change{c.was, end})
+	l.changes[id] = change{c.was, end}
 	l.out++
 	l.soon, l.last = min(l.soon, end), max(l.last, end)
-}
-
-func (l *leases) set(id int64, c change) {
-	if l.changes == nil {
-		l.changes = map[int64]change{}
-	}
-	l.changes[id] = c
 }
 
 // remove removes a lease that is out.
@@ -70,7 +63,7 @@ func (l *leases) remove(id int64, c change) {
 	if c.was == none {
 		delete(l.changes, id) // it never had a row
 	} else {
-		l.set(id, change{c.was, none})
+		l.changes[id] = change{c.was, none}
 	}
 	if l.out--; l.out == 0 {
 		l.first, l.soon, l.last = decision.Never, decision.Never, 0

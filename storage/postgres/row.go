@@ -117,7 +117,7 @@ func pairs(numbers []int64) map[int64]int64 {
 func (r *row) begin(ends map[int64]int64, now int64) {
 	next := r.read
 	r.next, r.data, r.state, r.limits, r.ran, r.shared, r.err = &next, r.read.data, decision.State{}, nil, false, false, nil
-	r.leases = leases{out: next.out, first: next.firstEnd, soon: decision.Never, last: next.lastEnd, read: ends}
+	r.leases = leases{out: next.out, first: next.firstEnd, soon: decision.Never, last: next.lastEnd, read: ends, changes: map[int64]change{}}
 	if next.revision == 0 {
 		r.leases.first = decision.Never
 	} else if now >= next.expires {
@@ -129,7 +129,7 @@ func (r *row) begin(ends map[int64]int64, now int64) {
 		r.err = notState(err)
 	}
 	if r.anew = err == nil && len(r.data) > 0 && r.state.Tokens == 0 && len(inline) == 0; r.anew {
-		r.leases = leases{first: decision.Never, soon: decision.Never, read: map[int64]int64{}}
+		r.leases = leases{first: decision.Never, soon: decision.Never, read: map[int64]int64{}, changes: map[int64]change{}}
 	}
 	for _, h := range inline { // Set stored them; now they become rows
 		if h.End > none {
@@ -171,13 +171,11 @@ const near = 60_000
 // finish sets next and changed.
 func (s *Storage) finish(r *row, now int64) {
 	next, l := r.next, &r.leases
-	r.changed = false
-	if r.limits == nil || r.err != nil || r.anew && r.state.Tokens == 0 { // then it is still not known
-		*next = r.read
-		return
+	decided := r.limits != nil && r.err == nil && (!r.anew || r.state.Tokens != 0) // else it is still not known
+	if decided {
+		next.data = storage.Encode(&r.state, nil)
 	}
-	next.data = storage.Encode(&r.state, nil)
-	r.changed = !bytes.Equal(next.data, r.data) || len(l.changes) > 0 || len(next.data) > 0 && next.callersClock != r.read.callersClock
+	r.changed = decided && (!bytes.Equal(next.data, r.data) || len(l.changes) > 0 || len(next.data) > 0 && next.callersClock != r.read.callersClock)
 	if !r.changed {
 		*next = r.read
 		return

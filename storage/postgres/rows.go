@@ -55,20 +55,17 @@ type entry struct {
 	record
 	leases    []int64 // the id and the end of each
 	number    int64   // of leases, without those that are left out
-	key, long []byte
-	clock     int64 // the server's time, in microseconds
+	key, name []byte  // of the row, and of the entity
+	clock     int64   // the server's time, in microseconds
 }
 
 func (e *entry) fields() []any {
-	return append(e.record.fields(), &e.leases, &e.number, &e.key, &e.long, &e.clock)
+	return append(e.record.fields(), &e.leases, &e.number, &e.key, &e.name, &e.clock)
 }
 
 // told returns the entry as storage.Reader and storage.Lister do, but with all leases that were read.
 func (e *entry) told() (t storage.Entry, err error) {
-	t = storage.Entry{Key: string(e.key), Time: time.UnixMicro(e.clock)}
-	if e.long != nil {
-		t.Key = string(e.long)
-	}
+	t = storage.Entry{Key: string(e.name), Time: time.UnixMicro(e.clock)}
 	if t.Leases, err = storage.Decode(e.data, &t.State); err != nil {
 		return storage.Entry{}, notState(err)
 	} else if len(e.data) > 0 && t.State.Tokens == 0 && len(t.Leases) == 0 { // the leases beside it are of an earlier version
@@ -91,7 +88,7 @@ func (s *Storage) get(ctx context.Context, key string, most int64) (e entry, err
 	row, _ := rowKey(key)
 	err = s.send(ctx, statement{sql: clockSQL, to: []any{&e.clock}}, statement{sql: s.sql.read, args: []any{row, most}, to: e.fields()})
 	if err == nil && e.clock/1000 >= e.expires {
-		e = entry{clock: e.clock, key: []byte(key)}
+		e = entry{clock: e.clock, name: []byte(key)}
 	}
 	return e, err
 }
@@ -177,10 +174,8 @@ func (s *Storage) entriesAfter(ctx context.Context, key []byte, most int) (entri
 	}
 	ctx, cancel := s.limited(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.list, key, storage.MostListed, most)
-	if err == nil {
-		entries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e entry, err error) { return e, row.Scan(e.fields()...) })
-	}
+	rows, _ := s.pool.Query(ctx, s.sql.list, key, storage.MostListed, most) // CollectRows returns its error
+	entries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e entry, err error) { return e, row.Scan(e.fields()...) })
 	return entries, s.failure(ctx, err)
 }
 

@@ -34,6 +34,13 @@ const (
 	micros = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 	millis = micros + " / 1000"
 
+	// With the lock the row stays locked until the decision is stored. lockedSQL sets a timeout for a process that stops
+	// meanwhile, and returns the time.
+	beginSQL  = "begin isolation level read committed"
+	clockSQL  = "select " + micros
+	lockedSQL = clockSQL + ", set_config('idle_in_transaction_session_timeout', $1, true)"
+	commitSQL = "commit"
+
 	// columns are the fields of a record.
 	columns = "revision, expires, callers_clock, decided, until, leases, first_end, last_end, data"
 
@@ -59,7 +66,7 @@ const (
 	told         = "(e.callers_clock or e.leases <= $2::bigint or l.ends > " + millis + ")"
 	entryColumns = columns + ", case when leases > 0 then (select array_agg(array[id, ends] order by ends, id) from " +
 		"(select id, ends from drip.lease l where l.key = e.key and " + told + " order by ends, id limit $2::bigint) l) end, " +
-		"case when leases > $2::bigint then (select count(*) from drip.lease l where l.key = e.key and " + told + ") else leases end, key, entity, " + micros
+		"case when leases > $2::bigint then (select count(*) from drip.lease l where l.key = e.key and " + told + ") else leases end, key, coalesce(entity, key), " + micros
 
 	setValues   = "$2, " + millis + " + $3, true, $4, $5, 0, $7, 0, $6"
 	clearLeases = "gone as (delete from drip.lease where key = $1 and exists (select from stored)) select count(*) from stored"
@@ -101,15 +108,6 @@ func newSQL(schema string) *sql {
 			"gone as (delete from drip.lease l using stored where l.key = stored.key) select count(*) from stored"),
 	}
 }
-
-// With the lock the row stays locked until the decision is stored. lockedSQL sets a timeout for a process that stops
-// meanwhile, and returns the time.
-const (
-	beginSQL  = "begin isolation level read committed"
-	clockSQL  = "select " + micros
-	lockedSQL = clockSQL + ", set_config('idle_in_transaction_session_timeout', $1, true)"
-	commitSQL = "commit"
-)
 
 // statement is a statement that returns one row, which send scans into to, or no row.
 type statement struct {
