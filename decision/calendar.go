@@ -163,6 +163,10 @@ func (x *Shared) gather(op *Op) int64 {
 func (x *Shared) open(n int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	open, t := n, l.begin(n)
+	most := x.rate   // of a grain: what is above displaces others
+	if x.times > 1 { // or is a part of an operation that takes several grains
+		most = max(most, x.times*c.usual())
+	}
 	for i := range l.Windows {
 		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain {
 			from, end, brings := c.Head, l.whole(w.Next(t)), w.Size
@@ -171,7 +175,7 @@ func (x *Shared) open(n int64) int64 {
 			} else {
 				from = l.whole(w.begin(w.interval(t)))
 			}
-			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, max(x.rate, x.times*c.usual())), int64(i)) >= brings {
+			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, most), int64(i)) >= brings {
 				open = max(open, end)
 			}
 		}
@@ -215,7 +219,9 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 		c.Front = min(n, end)
 	}
 	if x.units > x.rate { // it takes more than a grain brings
-		x.gathered = x.gather(op)
+		if x.gathered == 0 {
+			x.gathered = x.gather(op)
+		}
 		n = max(n, x.gathered)
 	}
 	return n
@@ -230,8 +236,11 @@ func (x *Shared) later(from, span int64) int64 {
 		w := &l.Windows[i]
 		if w.Interval > c.Grain {
 			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), int64(i)))
-			free := x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick) // from there until the window is used up
-			if n > w.interval(x.State.Now) {
+			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
+			if k <= 0 || w.Size > w.Rate {
+				free = x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick)
+			}
+			if k > 0 {
 				free = max(free, each-x.served(w, from, l.whole(w.begin(n))*tick))
 			}
 			if rest := span - max(0, free); rest >= 0 {

@@ -51,10 +51,11 @@ func Counted(out int64) Leases { return counted(out) }
 func (l *Limits) Booked(s *State) int64 {
 	if len(s.Calendars) > 0 {
 		c, unit := &s.Calendars[0], l.Windows[0].Unit
+		booked := c.Booked / l.times(s, l.gains(s))
 		if l.PerGrain == MostUnits { // only tokens are short: the operations
-			return c.Booked / l.times(s)
+			return booked
 		}
-		return l.units(min(c.Booked/l.times(s)*c.ratio(&s.Lines[0])/1024, 1<<32), unit)
+		return l.units(min(booked*c.ratio(&s.Lines[0])/1024, 1<<32), unit)
 	}
 	return s.promised(l.Windows[0].Unit)
 }

@@ -42,7 +42,7 @@ type Shared struct {
 	behind   bool  // by more than this grain
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
 	room     bool  // it and all operations due in this grain fit
-	gathered int64 // the grain in which room for a large one has gathered; 0 for others
+	gathered int64 // the grain in which room for a large one has gathered; 0 if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
 	given    int64 // the slot behind the calendar, if it waits there for this limit; 0 if it does not
 	last     int64 // the place behind all that wait there, in ticks
@@ -61,7 +61,8 @@ func (x *Shared) enter(f *Flow, op *Op) {
 	c, l := &x.State.Calendars[0], x.Limits
 	x.part, x.given, x.last, x.gathered = l.part(&op.Cost), 0, 0, 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
-	x.grain, x.times = l.gains(x.State), l.times(x.State)
+	x.grain = l.gains(x.State)
+	x.times = l.times(x.State, x.grain)
 	usual := max(x.units, c.usual())
 	tokens := min(l.ends(x.State, x.times)*usual, mostBooked)
 	x.grain = min(x.grain*x.times, mostBooked)
@@ -103,8 +104,8 @@ func (l *Limits) ends(s *State, times int64) int64 {
 
 // times returns how many times the calendar counts each operation if tokens are short. So a grain serves a whole number of units, even if
 // an operation takes several grains.
-func (l *Limits) times(s *State) int64 {
-	if l.ends(s, 1)*max(1, s.Calendars[0].usual()) >= l.gains(s) {
+func (l *Limits) times(s *State, gains int64) int64 {
+	if l.ends(s, 1)*max(1, s.Calendars[0].usual()) >= gains {
 		return 1
 	}
 	return max(1, min(l.pace(s)*8/125/l.Grain, 64*Grains)) // 64 units a grain or more

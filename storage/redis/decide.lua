@@ -2846,8 +2846,10 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     if 16777215 < min3 then min3 = 16777215 end
     gains = min3
   end
+  x.grain = gains
   local times2 = 0
   do
+    local gains2 = x.grain
     local pace = 0
     do
       local x3 = x.Limits_Guess
@@ -2868,36 +2870,6 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     local x4 = c3.Largest + 32768
     local min4 = (x4 - x4 % 65536) / 65536
     if 16777215 < min4 then min4 = 16777215 end
-    local gains2 = 0
-    do
-      local ratio = 1
-      for i2 = 0, x.Limits_Windows_n - 1 do
-        local ratio2 = 0
-        do
-          local c4 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local i3 = line2.Window_Unit
-          local x5 = c4.Largest + 1023
-          local max2 = 1
-          local x6 = (x5 - x5 % 1024) / 1024
-          if x6 > max2 then max2 = x6 end
-          local x7 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-          local booked = 1024 - (x7 - x7 % max2) / max2
-          local x8 = booked * (4096 - line2.Saved)
-          local max3 = 1
-          local x9 = (x8 - x8 % 4096) / 4096
-          if x9 > max3 then max3 = x9 end
-          ratio2 = max3
-        end
-        if ratio2 > ratio then ratio = ratio2 end
-      end
-      local x5 = x.Limits_PerGrain
-      local y2 = x.Limits_Scale
-      local x6 = (x5 - x5 % y2) / y2 * 1024
-      local min5 = (x6 - x6 % ratio) / ratio
-      if 16777215 < min5 then min5 = 16777215 end
-      gains2 = min5
-    end
     if (1 > min3 and 1 or min3) * (1 > min4 and 1 or min4) >= gains2 then
       times2 = 1
     else
@@ -2922,7 +2894,7 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       times2 = 1 > min5 and 1 or min5
     end
   end
-  x.grain, x.times = gains, times2
+  x.times = times2
   local x3 = c2.Largest + 32768
   local min3 = (x3 - x3 % 65536) / 65536
   if 16777215 < min3 then min3 = 16777215 end
@@ -3960,97 +3932,101 @@ function Shared_later(x, from, span)
       local x5 = min4 * 512
       if x5 > max3 then max3 = x5 end
       local each2 = max3
-      local remains = 0
-      do
-        local c3 = x.State_Calendars[0]
-        local line2 = x.State_Lines[i2]
-        local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-        local expects2 = 0
-        do
-          local n3 = c3.Head
-          local booked = c3.Units.At(n3 - c3.Head)
-          local c4 = x.State_Calendars[0]
-          local line3 = x.State_Lines[i2]
-          local y3 = x.times
-          local ratio = 0
-          do
-            local i3 = line3.Window_Unit
-            local x7 = c4.Largest + 1023
-            local max4 = 1
-            local x8 = (x7 - x7 % 1024) / 1024
-            if x8 > max4 then max4 = x8 end
-            local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-            local booked2 = 1024 - (x9 - x9 % max4) / max4
-            local x10 = booked2 * (4096 - line3.Saved)
-            local max5 = 1
-            local x11 = (x10 - x10 % 4096) / 4096
-            if x11 > max5 then max5 = x11 end
-            ratio = max5
-          end
-          local x7 = (booked - booked % y3) / y3 * ratio
-          local min5 = (x7 - x7 % 1024) / 1024
-          if 4294967296 < min5 then min5 = 4294967296 end
-          local unit = line3.Window_Unit
-          local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
-          local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects2 = (x9 - x9 % y4) / y4
-        end
-        local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
-        local expects3 = 0
-        do
-          local booked = x.rate * x.times
-          local c4 = x.State_Calendars[0]
-          local line3 = x.State_Lines[i2]
-          local y3 = x.times
-          local ratio = 0
-          do
-            local i3 = line3.Window_Unit
-            local x7 = c4.Largest + 1023
-            local max4 = 1
-            local x8 = (x7 - x7 % 1024) / 1024
-            if x8 > max4 then max4 = x8 end
-            local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-            local booked2 = 1024 - (x9 - x9 % max4) / max4
-            local x10 = booked2 * (4096 - line3.Saved)
-            local max5 = 1
-            local x11 = (x10 - x10 % 4096) / 4096
-            if x11 > max5 then max5 = x11 end
-            ratio = max5
-          end
-          local x7 = (booked - booked % y3) / y3 * ratio
-          local min5 = (x7 - x7 % 1024) / 1024
-          if 4294967296 < min5 then min5 = 4294967296 end
-          local unit = line3.Window_Unit
-          local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
-          local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects3 = (x9 - x9 % y4) / y4
-        end
-        local x7 = (0 > capacity2 and 0 or capacity2) * 1024
-        local y3 = 1 > expects3 and 1 or expects3
-        local min5 = (x7 - x7 % y3) / y3
-        if 4294967296 < min5 then min5 = 4294967296 end
-        local min6 = min5 * x.times
-        if 4294967296 < min6 then min6 = 4294967296 end
-        remains = min6 * 512
-      end
-      local served = 0
-      served = Shared_served(x, w.Interval, from, (c2.Head + 1) * 524288)
-      local free = remains - served
       local t3 = x.State_Now
       local t4 = t3 - w.Offset
       local by3 = w.Interval
-      if n2 > (t4 - t4 % by3) / by3 then
-        local served2 = 0
+      local k2 = n2 - (t4 - t4 % by3) / by3
+      local free = 0
+      if k2 <= 0 or w.Size > w.Rate then
+        local remains = 0
+        do
+          local c3 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+          local expects2 = 0
+          do
+            local n3 = c3.Head
+            local booked = c3.Units.At(n3 - c3.Head)
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local y3 = x.times
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local x7 = c4.Largest + 1023
+              local max4 = 1
+              local x8 = (x7 - x7 % 1024) / 1024
+              if x8 > max4 then max4 = x8 end
+              local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local booked2 = 1024 - (x9 - x9 % max4) / max4
+              local x10 = booked2 * (4096 - line3.Saved)
+              local max5 = 1
+              local x11 = (x10 - x10 % 4096) / 4096
+              if x11 > max5 then max5 = x11 end
+              ratio = max5
+            end
+            local x7 = (booked - booked % y3) / y3 * ratio
+            local min5 = (x7 - x7 % 1024) / 1024
+            if 4294967296 < min5 then min5 = 4294967296 end
+            local unit = line3.Window_Unit
+            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects2 = (x9 - x9 % y4) / y4
+          end
+          local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
+          local expects3 = 0
+          do
+            local booked = x.rate * x.times
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local y3 = x.times
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local x7 = c4.Largest + 1023
+              local max4 = 1
+              local x8 = (x7 - x7 % 1024) / 1024
+              if x8 > max4 then max4 = x8 end
+              local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local booked2 = 1024 - (x9 - x9 % max4) / max4
+              local x10 = booked2 * (4096 - line3.Saved)
+              local max5 = 1
+              local x11 = (x10 - x10 % 4096) / 4096
+              if x11 > max5 then max5 = x11 end
+              ratio = max5
+            end
+            local x7 = (booked - booked % y3) / y3 * ratio
+            local min5 = (x7 - x7 % 1024) / 1024
+            if 4294967296 < min5 then min5 = 4294967296 end
+            local unit = line3.Window_Unit
+            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects3 = (x9 - x9 % y4) / y4
+          end
+          local x7 = (0 > capacity2 and 0 or capacity2) * 1024
+          local y3 = 1 > expects3 and 1 or expects3
+          local min5 = (x7 - x7 % y3) / y3
+          if 4294967296 < min5 then min5 = 4294967296 end
+          local min6 = min5 * x.times
+          if 4294967296 < min6 then min6 = 4294967296 end
+          remains = min6 * 512
+        end
+        local served = 0
+        served = Shared_served(x, w.Interval, from, (c2.Head + 1) * 524288)
+        free = remains - served
+      end
+      if k2 > 0 then
+        local served = 0
         local t5 = n2 * w.Interval + w.Offset
         local t6 = t5 + x.Limits_Grain - 1
         local max4 = 0
         local x6 = t6 - x.Limits_Zero
         if x6 > max4 then max4 = x6 end
         local y3 = x.Limits_Grain
-        served2 = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
-        local x7 = each2 - served2
+        served = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
+        local x7 = each2 - served
         if x7 > free then free = x7 end
       end
       do
@@ -4300,6 +4276,14 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
         local c3 = x.State_Calendars[0]
         local open3 = n2
         local t2 = n2 * x.Limits_Grain + x.Limits_Zero
+        local most2 = x.rate
+        if x.times > 1 then
+          local x4 = c3.Largest + 32768
+          local min2 = (x4 - x4 % 65536) / 65536
+          if 16777215 < min2 then min2 = 16777215 end
+          local x5 = x.times * min2
+          if x5 > most2 then most2 = x5 end
+        end
         for i2 = 0, x.Limits_Windows_n - 1 do
           do
             local w = x.Limits_Windows[i2]
@@ -4351,39 +4335,33 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               end
               local expects = 0
               do
-                local x5 = c3.Largest + 32768
-                local min2 = (x5 - x5 % 65536) / 65536
-                if 16777215 < min2 then min2 = 16777215 end
-                local max5 = x.rate
-                local x6 = x.times * min2
-                if x6 > max5 then max5 = x6 end
-                local booked2 = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, max5)
+                local booked2 = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, most2)
                 local c4 = x.State_Calendars[0]
                 local line3 = x.State_Lines[i2]
                 local y3 = x.times
                 local ratio = 0
                 do
                   local i3 = line3.Window_Unit
-                  local x7 = c4.Largest + 1023
+                  local x5 = c4.Largest + 1023
+                  local max5 = 1
+                  local x6 = (x5 - x5 % 1024) / 1024
+                  if x6 > max5 then max5 = x6 end
+                  local x7 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                  local booked3 = 1024 - (x7 - x7 % max5) / max5
+                  local x8 = booked3 * (4096 - line3.Saved)
                   local max6 = 1
-                  local x8 = (x7 - x7 % 1024) / 1024
-                  if x8 > max6 then max6 = x8 end
-                  local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                  local booked3 = 1024 - (x9 - x9 % max6) / max6
-                  local x10 = booked3 * (4096 - line3.Saved)
-                  local max7 = 1
-                  local x11 = (x10 - x10 % 4096) / 4096
-                  if x11 > max7 then max7 = x11 end
-                  ratio = max7
+                  local x9 = (x8 - x8 % 4096) / 4096
+                  if x9 > max6 then max6 = x9 end
+                  ratio = max6
                 end
-                local x7 = (booked2 - booked2 % y3) / y3 * ratio
-                local min3 = (x7 - x7 % 1024) / 1024
-                if 4294967296 < min3 then min3 = 4294967296 end
+                local x5 = (booked2 - booked2 % y3) / y3 * ratio
+                local min2 = (x5 - x5 % 1024) / 1024
+                if 4294967296 < min2 then min2 = 4294967296 end
                 local unit = line3.Window_Unit
-                local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                local x9 = min3 * x.Limits_Scale + (x8 - x8 % 2) / 2
+                local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
                 local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                expects = (x9 - x9 % y4) / y4
+                expects = (x7 - x7 % y4) / y4
               end
               if expects >= brings then
                 if end3 > open3 then open3 = end3 end
@@ -4401,9 +4379,11 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
     c2.Front = n2 < end2 and n2 or end2
   end
   if x.units > x.rate then
-    local gather = 0
-    gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
-    x.gathered = gather
+    if x.gathered == 0 then
+      local gather = 0
+      gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
+      x.gathered = gather
+    end
     if x.gathered > n2 then n2 = x.gathered end
   end
   seek = n2
@@ -5090,6 +5070,14 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               local c6 = x.State_Calendars[0]
               local open3 = n3
               local t2 = n3 * x.Limits_Grain + x.Limits_Zero
+              local most2 = x.rate
+              if x.times > 1 then
+                local x5 = c6.Largest + 32768
+                local min2 = (x5 - x5 % 65536) / 65536
+                if 16777215 < min2 then min2 = 16777215 end
+                local x6 = x.times * min2
+                if x6 > most2 then most2 = x6 end
+              end
               for i2 = 0, x.Limits_Windows_n - 1 do
                 do
                   local w = x.Limits_Windows[i2]
@@ -5141,39 +5129,33 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                     end
                     local expects = 0
                     do
-                      local x6 = c6.Largest + 32768
-                      local min2 = (x6 - x6 % 65536) / 65536
-                      if 16777215 < min2 then min2 = 16777215 end
-                      local max6 = x.rate
-                      local x7 = x.times * min2
-                      if x7 > max6 then max6 = x7 end
-                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, max6)
+                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, most2)
                       local c7 = x.State_Calendars[0]
                       local line3 = x.State_Lines[i2]
                       local y5 = x.times
                       local ratio = 0
                       do
                         local i3 = line3.Window_Unit
-                        local x8 = c7.Largest + 1023
+                        local x6 = c7.Largest + 1023
+                        local max6 = 1
+                        local x7 = (x6 - x6 % 1024) / 1024
+                        if x7 > max6 then max6 = x7 end
+                        local x8 = c7.Largest - (i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3)
+                        local booked2 = 1024 - (x8 - x8 % max6) / max6
+                        local x9 = booked2 * (4096 - line3.Saved)
                         local max7 = 1
-                        local x9 = (x8 - x8 % 1024) / 1024
-                        if x9 > max7 then max7 = x9 end
-                        local x10 = c7.Largest - (i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3)
-                        local booked2 = 1024 - (x10 - x10 % max7) / max7
-                        local x11 = booked2 * (4096 - line3.Saved)
-                        local max8 = 1
-                        local x12 = (x11 - x11 % 4096) / 4096
-                        if x12 > max8 then max8 = x12 end
-                        ratio = max8
+                        local x10 = (x9 - x9 % 4096) / 4096
+                        if x10 > max7 then max7 = x10 end
+                        ratio = max7
                       end
-                      local x8 = (booked - booked % y5) / y5 * ratio
-                      local min3 = (x8 - x8 % 1024) / 1024
-                      if 4294967296 < min3 then min3 = 4294967296 end
+                      local x6 = (booked - booked % y5) / y5 * ratio
+                      local min2 = (x6 - x6 % 1024) / 1024
+                      if 4294967296 < min2 then min2 = 4294967296 end
                       local unit = line3.Window_Unit
-                      local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
+                      local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
                       local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x10 - x10 % y6) / y6
+                      expects = (x8 - x8 % y6) / y6
                     end
                     if expects >= brings then
                       if end2 > open3 then open3 = end2 end
