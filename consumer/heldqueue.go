@@ -66,7 +66,7 @@ func (q *heldQueue) wait(ctx context.Context, s *heldSlot, a drip.Admission) {
 }
 
 // wake lets messages ask again when an operation has ended: the first message that waits for a token of its entity, and the first one for
-// each shared limit that the operation was within. All shared limits have no names.
+// each shared limit that the operation was within. A nil within is all of them.
 func (q *heldQueue) wake(entity string, within []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -113,9 +113,9 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 // settle gives a token back and tries again for a while: with a plain limiter a token that is not returned is lost. It only
 // logs the last failure: the operation must not run again because of it.
 func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cost int, costs []drip.Costs) {
-	timeout := inTime(ctx, returnTimeout)
-	if !w.books {
-		timeout = returnTimeout
+	timeout := returnTimeout
+	if w.books { // else an attempt costs less than the token
+		timeout = inTime(ctx, returnTimeout)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()

@@ -389,8 +389,8 @@ func retryDelay(base time.Duration, failures int) time.Duration {
 // inTime returns d, or less if ctx ends sooner: a moment is left to return the Outcome. A queue that ends the context at a message's
 // timeout counts a failure, whatever the Outcome is.
 func inTime(ctx context.Context, d time.Duration) time.Duration {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) > 0 {
-		rest := time.Until(end)
+	end, ok := ctx.Deadline()
+	if rest := time.Until(end); ok && rest > 0 {
 		return min(d, max(rest-soon/2, rest/2))
 	}
 	return d

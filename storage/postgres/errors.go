@@ -74,6 +74,7 @@ func again(err error) bool {
 	return errors.As(err, &answer) && slices.Contains(momentary, answer.Code)
 }
 
+// momentary are the codes of such errors.
 var momentary = []string{
 	"40001", "40P01", "23505", // serialization_failure, deadlock_detected, unique_violation
 	"22012",          // division_by_zero: the statement was late
