@@ -139,6 +139,22 @@ func (q *queue) Left(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
+// holding returns the queue of a test, with a job of the shop for each ID.
+func holding(t *testing.T, name string, ids ...string) *queue {
+	t.Helper()
+	p, err := pool(usePostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{p, name}
+	for _, id := range ids {
+		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return q
+}
+
 // over waits until all jobs are over, or ctx ends.
 func (q *queue) over(ctx context.Context, t *testing.T) {
 	t.Helper()
@@ -152,11 +168,7 @@ func (q *queue) over(ctx context.Context, t *testing.T) {
 
 // PostgreSQL stores no NUL in a text, and a job whose error it does not store runs again and again.
 func TestGarbledError(t *testing.T) {
-	p, err := pool(usePostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := &queue{p, "garbled"}
+	q := holding(t, "garbled")
 	garbled := errors.New("\xff of \x00 no use")
 	outcomes := map[string]func(attempt int) error{
 		"failed":    func(int) error { return garbled },
@@ -213,16 +225,7 @@ func TestGarbledError(t *testing.T) {
 
 // River's own errors snooze and cancel a job, which is no failure. A job that was cancelled begins anew when somebody retries it.
 func TestRiversErrors(t *testing.T) {
-	p, err := pool(usePostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := &queue{p, "own"}
-	for _, id := range []string{"cancelled", "snoozed"} {
-		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	q := holding(t, "own", "cancelled", "snoozed")
 	limit, err := New(Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }})
 	if err != nil {
 		t.Fatal(err)
@@ -273,16 +276,7 @@ func TestRiversErrors(t *testing.T) {
 // A job that is over begins anew when somebody retries it: by its old note it would be given up, as too old or for too many
 // postponements.
 func TestRetriedByHand(t *testing.T) {
-	p, err := pool(usePostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := &queue{p, "retried"}
-	for _, id := range []string{"cancelled", "completed", "discarded"} {
-		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	q := holding(t, "retried", "cancelled", "completed", "discarded")
 	limit, err := New(Options{
 		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
 		MaxPostponements: 1, MaxAge: 6 * time.Second,
@@ -337,21 +331,12 @@ func TestRetriedByHand(t *testing.T) {
 // A job that somebody cancels, while it waits or while it runs, begins anew when somebody retries it. It does not wait for its old slot:
 // River cancels it again if it is snoozed.
 func TestCancelledByHand(t *testing.T) {
-	p, err := pool(usePostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := &queue{p, "byhand"}
+	q := holding(t, "byhand", "waits", "runs")
 	limit, err := New(Options{
 		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, id := range []string{"waits", "runs"} {
-		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
-			t.Fatal(err)
-		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -404,14 +389,7 @@ func TestCancelledByHand(t *testing.T) {
 
 // A job whose snooze would pass its deadline is cancelled at once.
 func TestSnoozePastTheDeadline(t *testing.T) {
-	p, err := pool(usePostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := &queue{p, "snoozedpast"}
-	if err := q.Publish(t.Context(), workertest.Message{ID: "1", Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
+	q := holding(t, "snoozedpast", "1")
 	limit, err := New(Options{
 		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
 		Request: func(j *rivertype.JobRow) drip.Request { return drip.Request{Deadline: j.CreatedAt.Add(time.Minute)} },
