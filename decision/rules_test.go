@@ -629,7 +629,6 @@ func TestGetDelayBehindALostTicket(t *testing.T) {
 	t.Errorf("it asked %d times", asks)
 }
 
-// Bookings of a whole day and more that nobody uses stop newcomers for seconds, whether they have tickets or not.
 // A newcomer that goes before booked operations, and lacks only a token, has booked nothing until it runs.
 func TestNewcomerBesideBookings(t *testing.T) {
 	e := newEntity(t, decision.Window{Size: 10, Rate: 10, Interval: 60_000})
@@ -658,6 +657,7 @@ func TestNewcomerBesideBookings(t *testing.T) {
 	promised("after the booking ran", 7)
 }
 
+// Bookings of a whole day and more that nobody uses stop newcomers for seconds, whether they have tickets or not.
 func TestAbandonedDays(t *testing.T) {
 	for _, kind := range []decision.Kind{decision.Admit, decision.GetDelay} {
 		for _, abandoned := range []int{100, 4000, 100_000} {
@@ -674,10 +674,32 @@ func TestAbandonedDays(t *testing.T) {
 					}
 				}
 			}
-			if ran < 600 {
-				t.Errorf("%v, %d abandoned: %d newcomers ran in 400 s, want half of 1,200", kind, abandoned, ran)
+			if ran < 950 {
+				t.Errorf("%v, %d abandoned: %d newcomers ran in 400 s, want 950 of 1,200", kind, abandoned, ran)
 			}
 		}
+	}
+}
+
+// Messages that come back without their tickets use all that is left of a longer window before its refresh.
+func TestLostTicketsBeforeARefresh(t *testing.T) {
+	const minute = int64(60_000)
+	e := newEntity(t, perSecond(1, 1), decision.Window{Size: 50, Rate: 50, Interval: minute})
+	first := minute - begin%minute
+	at, ran := make([]int64, 70), 0
+	for now := range minute {
+		for i := range at {
+			if at[i] == now {
+				a := e.admit(first+now, 1, newcomer)
+				at[i] += a.Delay
+				if a.Delay == 0 {
+					ran++
+				}
+			}
+		}
+	}
+	if ran < 49 {
+		t.Errorf("%d ran before the refresh, want 49 of 50", ran)
 	}
 }
 

@@ -155,16 +155,16 @@ func (line *Line) measure(w *Window, s *State, now int64) (lost int64) {
 func (line *Line) spares(cost int64) bool { return line.Spare > fades*(line.Taken+cost-1) }
 
 // release gives the unused slots of a shorter window back to the windows that are not refreshed yet, because their
-// operations do not come. If all promised slots lie behind the refresh, and nothing ran for an interval, newcomers may take
-// as much of the capacity that is left.
+// operations do not come. If the last promised slot lies behind the refresh, newcomers may take as much of the capacity that
+// is left.
 func (l *Limits) release(s *State, shorter *Window, units, now int64) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if w.Unit == shorter.Unit && w.interval(now) == w.interval(s.Now) {
 			if w.interval(s.Slot) == w.interval(now) {
 				line.Promised = min(w.Size, line.Promised+units)
-			} else if now-s.LastID/1024 > shorter.Interval {
-				line.Spare = max(line.Spare, min(fades*line.Left, line.Spare+fades*units))
+			} else {
+				line.Spare = max(line.Spare, min(fades*(line.Left+line.Taken), line.Spare+fades*units))
 			}
 		}
 	}

@@ -2568,13 +2568,10 @@ function Shared_advance(x, now)
                       if x3 < min3 then min3 = x3 end
                       line3.Promised = min3
                     else
-                      local x3 = x.State_LastID
-                      if now - (x3 - x3 % 1024) / 1024 > w.Interval then
-                        local min3 = 4 * line3.Left
-                        local x4 = line3.Spare + 4 * lost2
-                        if x4 < min3 then min3 = x4 end
-                        if min3 > line3.Spare then line3.Spare = min3 end
-                      end
+                      local min3 = 4 * (line3.Left + line3.Taken)
+                      local x3 = line3.Spare + 4 * lost2
+                      if x3 < min3 then min3 = x3 end
+                      if min3 > line3.Spare then line3.Spare = min3 end
                     end
                   end
                 end
@@ -6882,8 +6879,8 @@ end
                           local x3 = line3.Promised + lost2
                           if x3 < min3 then min3 = x3 end
                           line3.Promised = min3
-                        elseif t - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
-                          local min3 = 4 * line3.Left
+                        else
+                          local min3 = 4 * (line3.Left + line3.Taken)
                           local x3 = line3.Spare + 4 * lost2
                           if x3 < min3 then min3 = x3 end
                           if min3 > line3.Spare then line3.Spare = min3 end
