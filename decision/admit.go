@@ -40,11 +40,11 @@ func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, a *Answ
 
 // grant holds a lease in one limit.
 func (l *Limits) grant(s *State, leases Leases, lease *Lease) {
-	leases.Hold(lease.ID, lease.End)
-	s.LastID = lease.ID
-	if s.Ended == 0 && s.Last == 0 {
+	if s.Ended == 0 && leases.Out(s.Now) == 0 {
 		s.Last = lease.Begin
 	}
+	leases.Hold(lease.ID, lease.End)
+	s.LastID = lease.ID
 	for i := range l.Windows {
 		line := &s.Lines[i]
 		line.Fresh += lease.Cost[line.Window.Unit]
@@ -432,7 +432,7 @@ func (l *Limits) when(s *State, op *Op, v *view) int64 {
 			number = s.Next + 1
 		}
 		n := max(1, number-s.Head/16)
-		slot = max(slot, s.Now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
+		slot = max(slot, s.Now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000, s.Now+l.rounds(s, n))
 		if s.unnumbered(op) { // it has no number when it asks again, and until AgainUS no token is for it
 			slot = max(slot, s.Now+max(l.mean(s), max(0, s.AgainUS/1000-s.Now)/4))
 		}
@@ -576,6 +576,15 @@ func (l *Limits) refund(s *State, line *Line, units int64) int64 {
 
 // mean returns the average duration of an operation, in ms. Guess counts as the first operation.
 func (l *Limits) mean(s *State) int64 { return (s.Held + l.Guess) / (s.Ended + 1) }
+
+// rounds returns how long the place n in the line for tokens takes at least, in ms, if no operation has ended. Each round takes as long as
+// the first operation has been running. More than two rounds do not count, because the next operations may be short.
+func (l *Limits) rounds(s *State, n int64) int64 {
+	if s.Ended > 0 || s.Last == 0 {
+		return 0
+	}
+	return min(max(0, n-l.Tokens)*1024/l.Tokens, 2*1024) * min(max(0, s.Now-s.Last), l.Lease) / 1024
+}
 
 // trusted is a Guess, in ms, that is not doubted: see Limits.pace.
 const trusted = 200

@@ -221,7 +221,9 @@ func TestLeasesEnd(t *testing.T) {
 	if want := int64(begin + 110_000); renewed.End != want {
 		t.Errorf("renewed until %d, want %d", renewed.End, want)
 	}
-	e.waits(109_999, 1, newcomer, e.admit(109_999, 1, newcomer).Delay, decision.BoundTokens)
+	if a := e.admit(109_999, 1, newcomer); a.Bound != decision.BoundTokens {
+		t.Errorf("before its end: a delay of %d ms because of %d, want one because of tokens", a.Delay, a.Bound)
+	}
 	e.runs(111_000, 1, newcomer)
 	if e.do(111_001, decision.Op{Kind: decision.Settle, Lease: renewed, Cost: decision.Cost{1}}).Found {
 		t.Error("a lease that has ended was settled")

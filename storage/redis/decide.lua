@@ -8314,17 +8314,37 @@ end
                       local x6 = min2 * v_pace
                       local x7 = s_Now + (x6 - x6 % 1000) / 1000
                       if x7 > slot then slot = x7 end
+                      local rounds = 0
+                      do
+                        if s_Ended > 0 or s_Last == 0 then
+                          rounds = 0
+                        else
+                          local max5 = 0
+                          local x8 = n2 - l_Tokens
+                          if x8 > max5 then max5 = x8 end
+                          local x9 = max5 * 1024
+                          local min3 = (x9 - x9 % l_Tokens) / l_Tokens
+                          if 2048 < min3 then min3 = 2048 end
+                          local max6 = 0
+                          local x10 = s_Now - s_Last
+                          if x10 > max6 then max6 = x10 end
+                          local x11 = min3 * (max6 < l_Lease and max6 or l_Lease)
+                          rounds = (x11 - x11 % 1024) / 1024
+                        end
+                      end
+                      local x8 = s_Now + rounds
+                      if x8 > slot then slot = x8 end
                       if op_Kind == 0 and s_LastID > 0 then
-                        local x8 = s_Held + l_Guess
+                        local x9 = s_Held + l_Guess
                         local y = s_Ended + 1
                         local max5 = 0
-                        local x9 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
-                        if x9 > max5 then max5 = x9 end
-                        local max6 = (x8 - x8 % y) / y
-                        local x10 = (max5 - max5 % 4) / 4
-                        if x10 > max6 then max6 = x10 end
-                        local x11 = s_Now + max6
-                        if x11 > slot then slot = x11 end
+                        local x10 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
+                        if x10 > max5 then max5 = x10 end
+                        local max6 = (x9 - x9 % y) / y
+                        local x11 = (max5 - max5 % 4) / 4
+                        if x11 > max6 then max6 = x11 end
+                        local x12 = s_Now + max6
+                        if x12 > slot then slot = x12 end
                       end
                     end
                     if op_Ticket_Slot > s_Now then
@@ -9519,11 +9539,11 @@ end
             a_Lease_Cost_2 = op_Cost_2
             a_Lease_Cost_3 = op_Cost_3
             do
-              Hold(a_Lease_ID, a_Lease_End)
-              s_LastID = a_Lease_ID
-              if s_Ended == 0 and s_Last == 0 then
+              if s_Ended == 0 and Out(s_Now) == 0 then
                 s_Last = a_Lease_Begin
               end
+              Hold(a_Lease_ID, a_Lease_End)
+              s_LastID = a_Lease_ID
               for i2 = 0, l_Windows_n - 1 do
                 local line2 = s_Lines[i2]
                 local i3 = line2.Window_Unit
@@ -9533,11 +9553,11 @@ end
             for i2 = 0, shared_n - 1 do
               local x3 = shared[i2]
               do
-                x3.Leases.Hold(a_Lease_ID, a_Lease_End)
-                x3.State_LastID = a_Lease_ID
-                if x3.State_Ended == 0 and x3.State_Last == 0 then
+                if x3.State_Ended == 0 and x3.Leases.Out(x3.State_Now) == 0 then
                   x3.State_Last = a_Lease_Begin
                 end
+                x3.Leases.Hold(a_Lease_ID, a_Lease_End)
+                x3.State_LastID = a_Lease_ID
                 for i3 = 0, x3.Limits_Windows_n - 1 do
                   local line2 = x3.State_Lines[i3]
                   local i4 = line2.Window_Unit
