@@ -103,7 +103,7 @@ func (s *Storage) failure(ctx context.Context, err error) error {
 	case s.closed.Load():
 		return ErrClosed
 	case context.Cause(ctx) == errTimeout && errors.As(err, new(unsent)):
-		return fmt.Errorf("%w: %w: %v", ErrNoAnswer, unsent{errTimeout}, err) // no error of a context
+		return fmt.Errorf("%w: the pool gave no connection: %w: %v", ErrNoAnswer, unsent{errTimeout}, err) // no error of a context
 	case context.Cause(ctx) == errTimeout:
 		return fmt.Errorf("%w: %w: %v", ErrNoAnswer, errTimeout, err)
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):

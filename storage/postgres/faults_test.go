@@ -418,6 +418,18 @@ func TestDecidedAgain(t *testing.T) {
 	}
 }
 
+// The error of a call that waits for the program's own connections names the pool.
+func TestNoFreeConnection(t *testing.T) {
+	pool := newPool(t, servers.UsePostgres(t).URL(), 1)
+	s := newStorageWith(t, pool, postgres.Options{Schema: newSchema(), Timeout: 50 * time.Millisecond})
+	conn, err := pool.Acquire(t.Context())
+	ok(t, err)
+	defer conn.Release()
+	if _, err := ask(t.Context(), s, "shop", plenty); !errors.Is(err, postgres.ErrNoAnswer) || !strings.Contains(err.Error(), "the pool gave no connection") {
+		t.Error(err)
+	}
+}
+
 // A process that locks rows in another order can cause a deadlock. If the server ends the storage's transaction, the
 // storage decides again.
 func TestDeadlock(t *testing.T) {

@@ -113,8 +113,9 @@ type Storage struct {
 	end         context.CancelFunc
 }
 
-// New returns a Storage that uses the pool. It connects to nothing yet. Close leaves the pool open. An error names the
-// option.
+// New returns a Storage that uses the pool. It connects to nothing yet. Close leaves the pool open. Callers that hold
+// connections of the pool while they ask may hold all of them, and wait until Options.Timeout is over: give the Storage
+// another pool. An error names the option.
 func New(pool *pgxpool.Pool, o Options) (*Storage, error) {
 	const (
 		longestName = 63 // PostgreSQL cuts off the rest of a name
