@@ -356,8 +356,8 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 // come back with a ticket a slot after that time. A retryAfter below a millisecond counts as one millisecond, one above 34 years
 // as 34 years. With Options.Follow it lowers the entity's level, too.
 //
-// Settle the lease of the refused operation, and postpone its message: Admit with the ticket of Lease.Ticket returns the
-// delay.
+// Settle the lease of the refused operation. Then Admit its message again, with the Lease.Ticket, and postpone it by the Delay.
+// If the provider names no time, choose one, such as a second: after a millisecond Admit may let the message run.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	return b.tell(ctx, "throttle", b.refused(entityID), decision.Throttle, retryAfter)
 }

@@ -150,31 +150,29 @@ func ExampleBucket_Cancel() {
 func ExampleLease_Ticket() {
 	ctx := context.Background()
 	bucket := exampleBucket(drip.Options{Size: 5, RefreshRate: 5})
-	postpone := func(delay time.Duration, ticket drip.Ticket) error {
-		fmt.Println(delay, ticket.IsZero())
-		return nil
+	handle := func(shop string, ticket drip.Ticket) error {
+		a, err := bucket.Admit(ctx, shop, drip.Request{Ticket: ticket})
+		fmt.Println(a.Delay, a.Ticket.IsZero())
+		return err
 	}
 	refused := func(shop string, lease drip.Lease, retryAfter time.Duration) error {
+		retryAfter = max(retryAfter, time.Second) // 0 if the service names no time
 		if err := bucket.Throttled(ctx, shop, retryAfter); err != nil {
 			return err
 		}
 		if err := bucket.Settle(ctx, shop, lease, lease.Cost()); err != nil {
 			return err
 		}
-		a, err := bucket.Admit(ctx, shop, drip.Request{Ticket: lease.Ticket()})
-		if err != nil {
-			return err
-		}
-		return postpone(a.Delay, a.Ticket)
+		return handle(shop, lease.Ticket()) // Admit postpones it
 	}
 	a, err := bucket.Admit(ctx, "shop-1", drip.Request{})
 	if err == nil && a.Delay == 0 {
-		err = refused("shop-1", a.Lease, 30*time.Second)
+		err = refused("shop-1", a.Lease, 0)
 	}
 	if err != nil {
 		fmt.Println(err)
 	}
-	// Output: 30s false
+	// Output: 1s false
 }
 
 // An operation that takes longer than Options.Lease renews its lease.
