@@ -34,8 +34,8 @@ type Request struct {
 	// limit it counts as a part of its entity's share.
 	Urgent bool
 
-	// Deadline is the latest time at which the operation is worth running. Admit returns ErrDeadline for an operation
-	// that would run later. The zero time means no deadline.
+	// Deadline is the latest time at which the operation may start: leave it the time that it takes. Admit returns
+	// ErrDeadline for an operation that would start later. The zero time means no deadline.
 	Deadline time.Time
 
 	// Now is a time of the caller's, for simulations and tests, cut to milliseconds. Settle, Cancel and Renew of the
@@ -201,7 +201,7 @@ func (b Bound) String() string {
 	return fmt.Sprintf("window %d", b-BoundWindow+1)
 }
 
-// ErrDeadline means that the operation would run after its Request.Deadline. Nothing was booked.
+// ErrDeadline means that the operation would start after its Request.Deadline. Nothing was booked.
 var ErrDeadline = errors.New("it cannot run before its deadline")
 
 // ErrNoLease means that there is no lease, or that it was given back before, has ended, or belongs to another entity. The token

@@ -107,6 +107,47 @@ func ExampleBucket_Admit() {
 	// Output: called
 }
 
+// A caller that may wait, such as the handler of an HTTP request, sleeps instead of postponing. If it leaves, others get its
+// slot.
+func ExampleBucket_Admit_wait() {
+	bucket, err := drip.New(drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 20 * time.Millisecond, Start: time.Unix(0, 0)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	wait := func(ctx context.Context, shop string, r drip.Request) (drip.Lease, error) {
+		for {
+			a, err := bucket.Admit(ctx, shop, r)
+			if err != nil || a.Delay == 0 {
+				return a.Lease, err
+			}
+			select {
+			case <-time.After(a.Delay):
+				r.Ticket = a.Ticket
+			case <-ctx.Done():
+				_ = bucket.Cancel(context.WithoutCancel(ctx), shop, a) // after an error the slot stays unused
+				return drip.Lease{}, ctx.Err()
+			}
+		}
+	}
+
+	for range 2 {
+		lease, err := wait(context.Background(), "shop-1", drip.Request{})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("a call") // with a context that ends before the lease
+		fmt.Println(bucket.Settle(context.Background(), "shop-1", lease, lease.Cost()))
+	}
+	// Output:
+	// a call
+	// <nil>
+	// a call
+	// <nil>
+}
+
 // An accounting API that allows each tenant 5 calls at a time, 60 a minute and 5,000 a day.
 func ExampleBucket_Inspect() {
 	ctx := context.Background()
