@@ -25,7 +25,7 @@
 //   - "orders.drip.due.v1.250ms.00" to "….1024s.15" are the delay queues. A name gives the version of the layout, the length
 //     of a slot and the slot's number.
 //
-// docs/operating.md describes them, and what becomes of their messages when a broker dies.
+// docs/operating.md describes them, and the fate of their messages when a broker dies.
 //
 // The clocks of the processes should agree to a quarter of a second. With a larger difference messages come back late by
 // that difference, and the Consumer asks the limiter again about messages that come too early.

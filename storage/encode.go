@@ -139,7 +139,7 @@ const mostEnded = 1 << 20
 // Decode reads a result of Encode, and nothing else: Encode of s and the leases is b again. Its error is ErrFormat, or
 // ErrLater; s is unchanged then. It refuses a state whose numbers would be a division by zero, or a place that is not there.
 //
-// The state of an earlier version of drip becomes that of an unknown entity whose windows are empty at its first decision,
+// The state of an earlier version of drip becomes the state of an unknown entity whose windows are empty at its first decision,
 // because operations of before may have used them. Then Encode of s is no bytes: do not store s while its Tokens are 0.
 func Decode(b []byte, s *decision.State) ([]Held, error) {
 	if len(b) == 0 {

@@ -40,7 +40,7 @@ type Options[M any] struct {
 	// it is Urgent, its Deadline. The Worker gives up a message that cannot run before its Deadline, at once, with
 	// drip.ErrDeadline. The Worker calls Request for each delivery, so a Deadline must come from the message, not from the
 	// time of the call. The Worker sets the ticket. It needs a Limiter that is an Admitter. Defaults to nil: each message
-	// costs one unit and is within all shared limits.
+	// costs one call and is within all shared limits.
 	Request func(M) drip.Request
 
 	// ID names a message in the log. Defaults to nil: it has no name.
@@ -145,7 +145,7 @@ func (o Outcome) Reason() string {
 
 const mostReason = 1000
 
-// Message is one delivery in hand.
+// Message is one delivery in hand. It is not safe for concurrent use.
 type Message struct {
 	Entity  string       // the entity whose limit it falls under
 	Request drip.Request // the request to the limiter; its ticket is the Note's

@@ -181,7 +181,7 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 
 // Close makes every later call fail with ErrClosed. Calls that were sent still get their answers. If the pool was
 // opened from a URL, Close waits for these answers and closes the pool; calls that wait for a connection then fail with
-// ErrClosed, too. First it gives back what calls of callers that have left took, for at most Options.Timeout.
+// ErrClosed, too. First it gives back the tokens and slots of callers that have left, for at most Options.Timeout.
 func (s *Storage) Close() error {
 	if s.closed.Swap(true) {
 		return nil

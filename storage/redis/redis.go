@@ -248,8 +248,8 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 }
 
 // Close makes every later call fail with ErrClosed. Calls under way may still get an answer, unless the client was
-// opened from a URL: then Close closes its connections. First it gives back what calls of callers that have left took, for at
-// most five seconds.
+// opened from a URL: then Close closes its connections. First it gives back the tokens and slots of callers that have
+// left, for at most five seconds.
 func (s *Storage) Close() error {
 	if s.closed.Swap(true) || !s.owned {
 		return nil
