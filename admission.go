@@ -14,8 +14,8 @@ import (
 
 // Request describes an operation to admit. The zero value is one call, a newcomer, now.
 type Request struct {
-	// Cost is how much capacity the operation takes of windows without a Unit; of tokens it always takes one. Zero means 1,
-	// unlike the cost of Settle.
+	// Cost is how much capacity the operation takes of windows without a Unit; of tokens it always takes one. Zero means
+	// 1, unlike the cost of Settle.
 	Cost int
 
 	// Costs is how much it takes of windows with a Unit, as far as the caller knows; Settle charges the real costs.
@@ -146,7 +146,8 @@ func (l Lease) Cost() int { return int(l.l.Cost[0]) }
 // Begin returns the time at which Admit gave the lease, zero for the zero Lease.
 func (l Lease) Begin() time.Time { return l.time(l.l.Begin) }
 
-// End returns the time at which the holder counts as dead, unless it renews the lease before. It is zero for the zero Lease.
+// End returns the time at which the holder counts as dead, unless it renews the lease before. It is zero for the zero
+// Lease.
 func (l Lease) End() time.Time { return l.time(l.l.End) }
 
 func (l Lease) time(ms int64) time.Time {
@@ -204,8 +205,8 @@ func (b Bound) String() string {
 // ErrDeadline means that the operation would start after its Request.Deadline. Nothing was booked.
 var ErrDeadline = errors.New("it cannot run before its deadline")
 
-// ErrNoLease means that there is no lease, or that it was given back before, has ended, or belongs to another entity. The token
-// may be another operation's now. The entity has not changed.
+// ErrNoLease means that there is no lease, or that it was given back before, has ended, or belongs to another entity.
+// The token may be another operation's now. The entity has not changed.
 var ErrNoLease = errors.New("the lease is over")
 
 // noLease is ErrNoLease with a text of its own.
@@ -225,9 +226,9 @@ func (noLease) Unwrap() error   { return ErrNoLease }
 // GetDelay agree, except when only tokens are short: then Admit uses the measured duration of operations.
 //
 // Admit returns ErrCost for a cost that it can never admit. It returns ErrUnit for a unit that no window counts, and
-// ErrNoShared for a name in Within that Options.Shared does not have. It returns ErrDeadline for an operation that cannot
-// run before its Deadline; it then books nothing and gives up the ticket. After any error do not run the operation. If the
-// failed call took a lease all the same, the lease ends by itself.
+// ErrNoShared for a name in Within that Options.Shared does not have. It returns ErrDeadline for an operation that
+// cannot run before its Deadline; it then books nothing and gives up the ticket. After any error do not run the
+// operation. If the failed call took a lease all the same, the lease ends by itself.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
 	cost := int64(r.Cost)
 	if cost == 0 {
@@ -269,10 +270,10 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 
 // Settle gives a lease back and charges the real cost of the operation: in calls, and in the units that costs name.
 // Pass Lease.Cost if you know no other cost. A cost of 0 means that the operation took nothing, unlike Request.Cost.
-// Units that costs does not name stay charged as in Request.Costs. If costs name a unit twice, the last cost counts. If the
-// operation cost more than it was charged, the entity owes the difference. If it cost less, the difference comes back, as
-// far as the window would still have it. So a window never has more than its Size, and gets nothing back if it was full
-// since then. A window whose RefreshRate is its Size is full with each interval.
+// Units that costs does not name stay charged as in Request.Costs. If costs name a unit twice, the last cost counts. If
+// the operation cost more than it was charged, the entity owes the difference. If it cost less, the difference comes
+// back, as far as the window would still have it. So a window never has more than its Size, and gets nothing back if it
+// was full since then. A window whose RefreshRate is its Size is full with each interval.
 //
 // After ErrCost or ErrUnit the lease is still out: call Settle again, with Lease.Cost if you know no better.
 //
@@ -301,17 +302,17 @@ func (b *Bucket) charge(l *Lease, cost int, costs []Costs) (decision.Cost, error
 
 // Cancel undoes an Admit. It gives back a lease with its whole cost, as for an operation that was never sent, or frees
 // a booked slot for others. Call it once for each ticket: a second call may free another operation's slot. It returns
-// ErrNoLease if the lease was over, and if the entity is unknown or has given no such ticket. Within shared limits it does
-// not check the ticket, and returns nil.
+// ErrNoLease if the lease was over, and if the entity is unknown or has given no such ticket. Within shared limits it
+// does not check the ticket, and returns nil.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
 	op := decision.Op{Kind: decision.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
 	a.Lease.within |= a.Ticket.within
 	return b.leased(ctx, "cancel", entityID, &a.Lease, &op)
 }
 
-// Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. It returns the new
-// lease, for Settle and the next Renew. After ErrNoLease another operation may have the token: stop this operation if you
-// can. After any other error the lease may still be out: renew it again.
+// Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. It returns the
+// new lease, for Settle and the next Renew. After ErrNoLease another operation may have the token: stop this operation
+// if you can. After any other error the lease may still be out: renew it again.
 func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
 	op, a := decision.Op{Kind: decision.Renew, Lease: l.l}, decision.Answer{}
 	if err := b.withLease(ctx, entityID, &l, &op, &a); err != nil {
@@ -351,21 +352,23 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 }
 
 // Throttled reports that the provider has refused an operation of the entity and wants retryAfter to pass. Until then
-// no operation of the entity starts, in any process. The entity loses the capacity that it has gathered, and the next interval
-// brings its RefreshRate. A window whose Size is its RefreshRate keeps the capacity that is left. Admit gives operations that
-// come back with a ticket a slot after that time. A retryAfter below a millisecond counts as one millisecond, one above 34 years
-// as 34 years. With Options.Follow it lowers the entity's level, too.
+// no operation of the entity starts, in any process. The entity loses the capacity that it has gathered, and the next
+// interval brings its RefreshRate. A window whose Size is its RefreshRate keeps the capacity that is left. Admit gives
+// operations that come back with a ticket a slot after that time. A retryAfter below a millisecond counts as one
+// millisecond, one above 34 years as 34 years. With Options.Follow it lowers the entity's level, too.
 //
-// Settle the lease of the refused operation. Then Admit its message again, with the Lease.Ticket, and postpone it by the Delay.
-// If the provider names no time, choose one, such as a second: after a millisecond Admit may let the message run.
+// Settle the lease of the refused operation. Then Admit its message again, with the Lease.Ticket, and postpone it by
+// the Delay. If the provider names no time, choose one, such as a second: after a millisecond Admit may let the message
+// run.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	return b.tell(ctx, "throttle", b.refused(entityID), decision.Throttle, retryAfter)
 }
 
 // Announced reports the rate that the provider announces to the entity, in calls a second in the long run. With
-// Options.Follow the entity's level is no higher for the time d, above 0, or until the next Announced; without it Announced
-// only checks its arguments. The level falls at once, and rises in steps of ten seconds or more. A rate above the limit
-// bounds nothing, and neither does 0, or any rate if no window counts calls. A rate below 0 or a d of 0 or less is an error.
+// Options.Follow the entity's level is no higher for the time d, above 0, or until the next Announced; without it
+// Announced only checks its arguments. The level falls at once, and rises in steps of ten seconds or more. A rate above
+// the limit bounds nothing, and neither does 0, or any rate if no window counts calls. A rate below 0 or a d of 0 or
+// less is an error.
 func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float64, d time.Duration) error {
 	err := b.check(ctx, entityID)
 	switch {
@@ -424,9 +427,9 @@ func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 // Reset takes back all tokens and leases of the entity, forgets all its tickets, and ends a Pause or a Throttled.
 // Operations that have run stay counted, and a Pin and a level stay. Use it when you know that the holders are gone.
 //
-// It changes no shared limit. There a lease ends by itself or with its Settle, although that returns ErrNoLease. Tokens of
-// GetDelay stay out until the shared limit is Reset by its SharedID. Options.History keeps the estimate of an operation whose
-// lease a Reset has ended.
+// It changes no shared limit. There a lease ends by itself or with its Settle, although that returns ErrNoLease. Tokens
+// of GetDelay stay out until the shared limit is Reset by its SharedID. Options.History keeps the estimate of an
+// operation whose lease a Reset has ended.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }

@@ -13,8 +13,8 @@ import (
 // Alignment tells when the intervals of a window begin. The zero Alignment means that they begin at the multiples of
 // RefreshInterval in Unix time: one of a minute with every minute.
 //
-// Daily, Weekly and Monthly follow a calendar, for a quota that comes back at midnight. Their intervals have the length of
-// the calendar's, so RefreshInterval stays empty. StartingAt and ByEntity move the intervals of a RefreshInterval.
+// Daily, Weekly and Monthly follow a calendar, for a quota that comes back at midnight. Their intervals have the length
+// of the calendar's, so RefreshInterval stays empty. StartingAt and ByEntity move the intervals of a RefreshInterval.
 type Alignment struct {
 	by       alignment
 	location *time.Location // of a calendar
@@ -33,8 +33,8 @@ const (
 	byEntity
 )
 
-// Daily is for intervals that are the days of a time zone, from midnight to midnight. On days when the clocks change they
-// are shorter or longer. A nil location means UTC.
+// Daily is for intervals that are the days of a time zone, from midnight to midnight. On days when the clocks change
+// they are shorter or longer. A nil location means UTC.
 func Daily(location *time.Location) Alignment { return Alignment{by: byDay, location: location} }
 
 // Weekly is for intervals that are the weeks of a time zone, from Monday on. A nil location means UTC.
@@ -67,12 +67,13 @@ func (a Alignment) check(name string) error {
 }
 
 // ByEntity moves the intervals of each entity by a time that drip computes from the entity's name. So a thousand
-// entities with a minute do not all go on at the same moment. Use it for limits that gather capacity steadily, as a leaky
-// bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
+// entities with a minute do not all go on at the same moment. Use it for limits that gather capacity steadily, as a
+// leaky bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
 func ByEntity() Alignment { return Alignment{by: byEntity} }
 
-// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "daily +05:30", "entity", a time; "" for
-// the zero Alignment. A stored window of a calendar, as Inspect returns it without its Options, has a time and a number.
+// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "daily +05:30", "entity", a
+// time; "" for the zero Alignment. A stored window of a calendar, as Inspect returns it without its Options, has a time
+// and a number.
 func (a Alignment) String() string {
 	switch a.by {
 	case byDay:

@@ -13,20 +13,20 @@
 //	}
 //	defer bucket.Settle(context.WithoutCancel(ctx), shop, a.Lease, a.Lease.Cost())
 //
-// [Bucket.GetDelay] and [Bucket.ReturnToken] are for messages that cannot carry a ticket. A Bucket keeps no callback and no
-// message: messages wait in your queue. Package consumer does all of this with RabbitMQ, package worker and the adapters
-// with other queues.
+// [Bucket.GetDelay] and [Bucket.ReturnToken] are for messages that cannot carry a ticket. A Bucket keeps no callback
+// and no message: messages wait in your queue. Package consumer does all of this with RabbitMQ, package worker and the
+// adapters with other queues.
 //
-// An entity gains RefreshRate of capacity each RefreshInterval, never more than Size, and each operation that runs takes
-// one. At most Concurrency operations are in flight at once, or Size if Concurrency is not set. Delays spread the postponed
-// operations over the intervals to come.
+// An entity gains RefreshRate of capacity each RefreshInterval, never more than Size, and each operation that runs
+// takes one. At most Concurrency operations are in flight at once, or Size if Concurrency is not set. Delays spread the
+// postponed operations over the intervals to come.
 //
 // # Time
 //
 // A Bucket goes by the clock of its storage, and with a storage that has only Get and Set by the clock of the process.
-// Options.Clock replaces it for every call; use it in simulations and tests.
-// [Bucket.GetDelayAt] and Request.Now give the time of one call, and Settle, Cancel and Renew follow the Request that took
-// the lease. In all of them the zero time means the clock, and an entity's time never runs backwards.
+// Options.Clock replaces it for every call; use it in simulations and tests. [Bucket.GetDelayAt] and Request.Now give
+// the time of one call, and Settle, Cancel and Renew follow the Request that took the lease. In all of them the zero
+// time means the clock, and an entity's time never runs backwards.
 //
 // # Cost
 //
@@ -48,8 +48,8 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// ErrNoEntity means that the entity is empty or reserved: it begins with "history:", or it is a shared limit or a ShadowID
-// where only an entity can be. Nothing was decided.
+// ErrNoEntity means that the entity is empty or reserved: it begins with "history:", or it is a shared limit or a
+// ShadowID where only an entity can be. Nothing was decided.
 var ErrNoEntity = errors.New("no entity")
 
 var (
@@ -94,8 +94,8 @@ type Options struct {
 	// tokens unused, so Admit takes an eighth of a value above 200 ms, and at least 200 ms. Defaults to 50 ms.
 	WaitForToken time.Duration
 
-	// Lease is how long an admitted operation holds its token, unless it renews the lease or gives it back; after that
-	// the holder counts as dead. MaxLease is the longest time with all renewals, at least Lease. Both are whole milliseconds.
+	// Lease is how long an admitted operation holds its token, unless it renews the lease or gives it back; after that the
+	// holder counts as dead. MaxLease is the longest time with all renewals, at least Lease. Both are whole milliseconds.
 	// They default to a minute, and to an hour or Lease if that is longer.
 	Lease, MaxLease time.Duration
 
@@ -106,8 +106,9 @@ type Options struct {
 	Shared map[string]Limit
 
 	// Weight returns an entity's part of a scarce shared limit, from 1 to a million. Less counts as 1, more as a million.
-	// Prefer small weights: if the entities that wait weigh more than 16 million together, messages are postponed more often.
-	// The Bucket calls Weight for each decision, so it should answer from memory. Defaults to nil: all weigh the same.
+	// Prefer small weights: if the entities that wait weigh more than 16 million together, messages are postponed more
+	// often. The Bucket calls Weight for each decision, so it should answer from memory. Defaults to nil: all weigh the
+	// same.
 	Weight func(entityID string) int
 
 	// SharedLimits returns a limit of Shared that changes at run time, by its name. A zero field takes its value from
@@ -119,33 +120,33 @@ type Options struct {
 	Share float64
 
 	// Limits returns the limit of an entity that has its own, such as a shop on a better plan. A zero field takes its
-	// value from these Options. The Bucket calls Limits for each decision, so it should answer from memory; a change
-	// holds from the next decision on. Operations that have run stay counted. The Bucket counts the gain since the
-	// entity's last decision by the old limit and by the new one, and takes the lower gain. It knows a window by its
-	// place in Windows, so keep their order. If Limits fails, the call returns the error and decides nothing. Defaults to nil:
-	// all entities have the same limit. Several goroutines may call it, Weight and SharedLimits at once.
+	// value from these Options. The Bucket calls Limits for each decision, so it should answer from memory; a change holds
+	// from the next decision on. Operations that have run stay counted. The Bucket counts the gain since the entity's last
+	// decision by the old limit and by the new one, and takes the lower gain. It knows a window by its place in Windows,
+	// so keep their order. If Limits fails, the call returns the error and decides nothing. Defaults to nil: all entities
+	// have the same limit. Several goroutines may call it, Weight and SharedLimits at once.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
-	// Shadow sets the entities' own limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it, while the
-	// shared limits hold. Throttled and Announced of an entity are then about its ShadowID. Limit.Shadow does the same for
-	// a shared limit. Defaults to false.
+	// Shadow sets the entities' own limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it, while
+	// the shared limits hold. Throttled and Announced of an entity are then about its ShadowID. Limit.Shadow does the same
+	// for a shared limit. Defaults to false.
 	Shadow bool
 
-	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows. Use it for a
-	// provider whose limit is lower than documented, shared with others, or changing. Throttled lowers the level to a little
-	// less than the provider has let pass since the refusal before, or to eight tenths at first. The level then rises. It has
-	// doubled after seven minutes and is back at 1 after an hour, so it does not reduce windows longer than an hour. Announced
-	// bounds it. It is never below 2 %. The storage keeps it, so it holds in all processes from the next decision on. Admit
-	// postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false: Throttled
-	// changes no limit.
+	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows. Use it
+	// for a provider whose limit is lower than documented, shared with others, or changing. Throttled lowers the level to
+	// a little less than the provider has let pass since the refusal before, or to eight tenths at first. The level then
+	// rises. It has doubled after seven minutes and is back at 1 after an hour, so it does not reduce windows longer than
+	// an hour. Announced bounds it. It is never below 2 %. The storage keeps it, so it holds in all processes from the
+	// next decision on. Admit postpones an operation that costs more than the Size at the level as long as that is so.
+	// Defaults to false: Throttled changes no limit.
 	Follow bool
 
 	// History keeps in the storage, for an hour, how much each entity and each shared limit used in each minute: see
 	// Bucket.Used. Each is a record of its own, "history:" and the entity, so no entity begins with that. A process counts
 	// in memory and adds its counts to the records once a minute, in the background, in two calls of the storage for each
-	// record. Decisions neither wait for that nor fail with it. A process that ends loses the counts of its last minute. If the
-	// storage fails, up to 100,000 counts, each a minute of an entity, wait for the next minute; package telemetry measures
-	// these calls as get and set. Defaults to false.
+	// record. Decisions neither wait for that nor fail with it. A process that ends loses the counts of its last minute.
+	// If the storage fails, up to 100,000 counts, each a minute of an entity, wait for the next minute; package telemetry
+	// measures these calls as get and set. Defaults to false.
 	History bool
 
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
@@ -243,15 +244,15 @@ func inMemory(s storage.Storage) bool {
 //
 // The operation costs one call, and is within all shared limits.
 //
-// After an error do not run the operation. ErrNoEntity and ErrNoShared mean a wrong name: a repeated call returns them again. If
-// the storage failed half way, a token may be out that nobody returns.
+// After an error do not run the operation. ErrNoEntity and ErrNoShared mean a wrong name: a repeated call returns them
+// again. If the storage failed half way, a token may be out that nobody returns.
 func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	return b.GetDelayAt(ctx, entityID, time.Time{})
 }
 
 // GetDelayAt is GetDelay at the time now, for simulations and tests; the zero time means the clock. It cuts times to
-// milliseconds, and returns ErrTime for a time out of range. An entity's time never runs backwards: at an earlier time than
-// before it gains nothing, and the delay is longer by the difference.
+// milliseconds, and returns ErrTime for a time out of range. An entity's time never runs backwards: at an earlier time
+// than before it gains nothing, and the delay is longer by the difference.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
 	op, a := decision.Op{Kind: decision.GetDelay}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, allShared, &op, &a, now); err != nil {

@@ -30,16 +30,16 @@ type Window struct {
 	// of RefreshInterval in Unix time.
 	Align Alignment
 
-	// Unit is the unit that the window counts. Empty means calls: an operation takes its Request.Cost. Otherwise it
-	// names a unit, and an operation takes its Request.Costs of that unit. A window does not bind an operation that
-	// takes nothing of its unit. All windows of a Bucket, with its shared limits, may name three units. No unit is "calls".
+	// Unit is the unit that the window counts. Empty means calls: an operation takes its Request.Cost. Otherwise it names
+	// a unit, and an operation takes its Request.Costs of that unit. A window does not bind an operation that takes
+	// nothing of its unit. All windows of a Bucket, with its shared limits, may name three units. No unit is "calls".
 	Unit string
 }
 
 // Limit is the limit of one entity, as Options.Limits returns it, or a shared limit, in Options.Shared or as
-// Options.SharedLimits returns it. Its fields have the meaning that they have in Options. In the answer of a function a zero
-// field, or empty Windows, means the field of the Options or of Options.Shared. Options.Shared tells the defaults of a shared
-// limit.
+// Options.SharedLimits returns it. Its fields have the meaning that they have in Options. In the answer of a function a
+// zero field, or empty Windows, means the field of the Options or of Options.Shared. Options.Shared tells the defaults
+// of a shared limit.
 type Limit struct {
 	// The fields of Options with these names.
 	Size, RefreshRate int
@@ -54,13 +54,13 @@ type Limit struct {
 	// has no effect on an entity's own limit, and none in the answer of Options.SharedLimits.
 	FirstCome bool
 
-	// Shadow sets a shared limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it. It has no effect in
-	// the answer of a function. For the entities' own limit see Options.Shadow.
+	// Shadow sets a shared limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it. It has no effect
+	// in the answer of a function. For the entities' own limit see Options.Shadow.
 	Shadow bool
 }
 
-// ErrCost means that a cost is below zero or above 2^40, or that the cost of an Admit is more than a window of its unit can ever
-// hold. Nothing was decided.
+// ErrCost means that a cost is below zero or above 2^40, or that the cost of an Admit is more than a window of its unit
+// can ever hold. Nothing was decided.
 var ErrCost = errors.New("the cost is out of range")
 
 // check returns an error if a call cannot be about this entity.

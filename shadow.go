@@ -72,10 +72,10 @@ func (b *Bucket) tries() bool { return b.tried != nil }
 // the Bucket's counts, such as the metrics of package telemetry, are the counts of the same load in queues that are
 // never late. It ignores deadlines. An operation with a cost that no window ever holds runs without a trial.
 //
-// If the Options of the Bucket, or some of its shared limits, have their Shadow set, the Shadow tries such limits alone,
-// and all others hold: it returns the Bucket's answer. An operation that may run takes one more call, about the limits on
-// trial, in which the Bucket knows its entity by its ShadowID. If that call fails, the operation runs all the same,
-// without a trial.
+// If the Options of the Bucket, or some of its shared limits, have their Shadow set, the Shadow tries such limits
+// alone, and all others hold: it returns the Bucket's answer. An operation that may run takes one more call, about the
+// limits on trial, in which the Bucket knows its entity by its ShadowID. If that call fails, the operation runs all the
+// same, without a trial.
 //
 // The storage then holds the entities of the shadow. Give it a storage or a prefix of its own if others already enforce
 // limits there. Set the fields before the first call. Shadow is safe for concurrent use. End it with Close.
@@ -94,8 +94,8 @@ type Shadow struct {
 	OnPostponed func(entityID string, a Admission)
 
 	// Most is how many operations the Shadow follows at once: those that the Bucket has postponed, until they are over for
-	// the Bucket, and with limits on trial all that run. Operations beyond it run, and the Bucket forgets them as it forgets
-	// lost messages, so it postpones less than it would. Defaults to 100,000, of some 500 bytes each.
+	// the Bucket, and with limits on trial all that run. Operations beyond it run, and the Bucket forgets them as it
+	// forgets lost messages, so it postpones less than it would. Defaults to 100,000, of some 500 bytes each.
 	Most int
 
 	mu     sync.Mutex
@@ -350,8 +350,8 @@ func (s *Shadow) take(l Lease) (g *ghost, alone bool) {
 	return g, l.l.ID < 0
 }
 
-// Settle does as Bucket.Settle. For an operation that would have been postponed it reports the duration and the cost, and
-// a second call returns nil.
+// Settle does as Bucket.Settle. For an operation that would have been postponed it reports the duration and the cost,
+// and a second call returns nil.
 func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
 	end := time.Now()
 	var err error
@@ -433,8 +433,9 @@ func (s *Shadow) Throttled(ctx context.Context, entityID string, retryAfter time
 	return s.Bucket.Throttled(ctx, entityID, retryAfter)
 }
 
-// GetDelay decides as Admit does, and returns 0 unless limits that are not on trial postpone the operation. Its token is a
-// lease that nobody renews: after Options.Lease it counts as given back. Where operations take longer, use Admit and Renew.
+// GetDelay decides as Admit does, and returns 0 unless limits that are not on trial postpone the operation. Its token
+// is a lease that nobody renews: after Options.Lease it counts as given back. Where operations take longer, use Admit
+// and Renew.
 func (s *Shadow) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	a, err := s.admit(ctx, entityID, Request{}, true)
 	if err != nil || a.Delay > 0 {
@@ -495,8 +496,9 @@ func (s *Shadow) Waiting() (n int) {
 	return n
 }
 
-// Close ends the background work of the Shadow. Running operations may still be settled; with limits on trial their leases on
-// trial end by themselves. A later Admit asks the Bucket and lets the operation run, but the Shadow does not follow it.
+// Close ends the background work of the Shadow. Running operations may still be settled; with limits on trial their
+// leases on trial end by themselves. A later Admit asks the Bucket and lets the operation run, but the Shadow does not
+// follow it.
 func (s *Shadow) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,8 +30,8 @@ const sharedMark = "shared:"
 
 // SharedID returns the ID of a shared limit, "shared:" and its name, for the methods that take an entity. Throttled
 // closes the limit for every entity within it. Pause, Resume and Reset work alike, and Inspect returns its remaining
-// capacity. These methods return ErrNoShared for a name that Options.Shared does not have. GetDelay, Admit and the calls
-// about a lease take entities only, and no entity begins with "shared:".
+// capacity. These methods return ErrNoShared for a name that Options.Shared does not have. GetDelay, Admit and the
+// calls about a lease take entities only, and no entity begins with "shared:".
 func SharedID(name string) string { return sharedMark + name }
 
 // sharedLimit is one of Options.Shared.

@@ -24,8 +24,8 @@ type Status struct {
 	// of a Pin the last. A Size of 1<<40 is any number: a shared limit of Concurrency alone has such a window.
 	Windows []WindowStatus
 
-	// InUse is the number of tokens in use, and Concurrency of all tokens: 1<<40 means any number. Leases are the tokens that
-	// Admit gave, by their ends; GetDelay gave the others.
+	// InUse is the number of tokens in use, and Concurrency of all tokens: 1<<40 means any number. Leases are the tokens
+	// that Admit gave, by their ends; GetDelay gave the others.
 	Concurrency int
 	InUse       int
 	Leases      []LeaseStatus
@@ -33,8 +33,8 @@ type Status struct {
 	// Operation is the average duration of operations; 0 if none was settled yet.
 	Operation time.Duration
 
-	// Booked is about how much of the first window is promised to operations that have not run yet. The last of them is due
-	// at BookedUntil. If a window of another unit is scarcer, Booked is an upper bound.
+	// Booked is about how much of the first window is promised to operations that have not run yet. The last of them is
+	// due at BookedUntil. If a window of another unit is scarcer, Booked is an upper bound.
 	Booked      int
 	BookedUntil time.Time
 
@@ -50,9 +50,9 @@ type Status struct {
 	Level float64
 
 	// Delay is the delay that Admit would give a newcomer of one call, and one of each other unit, within all shared
-	// limits. Bound is its cause, and Limit the name of the shared limit that Bound belongs to, "" for the entity's own. If
-	// the entity is closed, or that shared limit, Then is the cause of the part of the delay after the opening, which is of
-	// the same limit as Bound: BoundNone if the delay ends then.
+	// limits. Bound is its cause, and Limit the name of the shared limit that Bound belongs to, "" for the entity's own.
+	// If the entity is closed, or that shared limit, Then is the cause of the part of the delay after the opening, which
+	// is of the same limit as Bound: BoundNone if the delay ends then.
 	Delay time.Duration
 	Bound Bound
 	Then  Bound

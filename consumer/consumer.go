@@ -5,16 +5,17 @@
 //	c, err := consumer.New(consumer.Options{URL: url, Queue: "orders", Limiter: bucket, Entity: shop, Handler: handler})
 //	err = c.Run(ctx)
 //
-// The Consumer handles a message whose entity may run now. It republishes any other message to a delay queue, from which
-// the message comes back when it is due. No handler sleeps, and a slow entity does not hold up another. For a consume loop of
-// your own put [Limit] around its handler.
+// The Consumer handles a message whose entity may run now. It republishes any other message to a delay queue, from
+// which the message comes back when it is due. No handler sleeps, and a slow entity does not hold up another. For a
+// consume loop of your own put [Limit] around its handler.
 //
 // # Delivery
 //
-// No message is lost: the Consumer acknowledges a message only when it was handled, or when the broker has confirmed its
-// copy in a delay queue or the dead-letter queue. An acknowledgement waits up to five milliseconds for others. A crash before
-// it is sent leaves two copies, so a handler may see a message twice. One exception is the broker's: RabbitMQ 3.10 that is
-// killed within some three seconds of declaring a quorum queue for the first time may come up without it.
+// No message is lost: the Consumer acknowledges a message only when it was handled, or when the broker has confirmed
+// its copy in a delay queue or the dead-letter queue. An acknowledgement waits up to five milliseconds for others. A
+// crash before it is sent leaves two copies, so a handler may see a message twice. One exception is the broker's:
+// RabbitMQ 3.10 that is killed within some three seconds of declaring a quorum queue for the first time may come up
+// without it.
 //
 // # Queues
 //
@@ -27,8 +28,8 @@
 //
 // docs/operating.md describes them, and the fate of their messages when a broker dies.
 //
-// The clocks of the processes should agree to a quarter of a second. With a larger difference messages come back late by
-// that difference, and the Consumer asks the limiter again about messages that come too early.
+// The clocks of the processes should agree to a quarter of a second. With a larger difference messages come back late
+// by that difference, and the Consumer asks the limiter again about messages that come too early.
 //
 // # Metrics and traces
 //
@@ -47,9 +48,9 @@
 //	messaging.client.operation.duration  time until the broker confirmed a copy, in seconds
 //
 // With Options.TracerProvider each delivery is a span, from its receipt to its acknowledgement, with an event when the
-// handler begins. Its parent is the span that the message's traceparent header names. A publisher writes that header with
-// [TraceHeaders]. So a message is one trace, over all postponements, and its handler's context carries the trace on.
-// Package telemetry measures the decisions of the limiter.
+// handler begins. Its parent is the span that the message's traceparent header names. A publisher writes that header
+// with [TraceHeaders]. So a message is one trace, over all postponements, and its handler's context carries the trace
+// on. Package telemetry measures the decisions of the limiter.
 package consumer
 
 import (
@@ -80,7 +81,8 @@ type Options struct {
 	// URL of the broker, amqp:// or amqps://. Required.
 	URL string
 
-	// TLS configures amqps, which the URL must then have. Defaults to the parameters of the URL and the system's certificates.
+	// TLS configures amqps, which the URL must then have. Defaults to the parameters of the URL and the system's
+	// certificates.
 	TLS *tls.Config
 
 	// Queue is the work queue. It must exist. Required.
@@ -99,9 +101,9 @@ type Options struct {
 
 	// Request returns further facts about a message for the limiter: the shared limits that it is Within, whether it is
 	// Urgent, its Deadline. A message that cannot run before its Deadline goes to the dead letters at once, for the reason
-	// "expired". The Consumer calls Request at each return of the message, so a Deadline must come from the message, not from
-	// the time of the call. The Consumer sets the ticket. It needs a Limiter that is an Admitter. Defaults to the zero
-	// Request, which costs 1 and is within all shared limits.
+	// "expired". The Consumer calls Request at each return of the message, so a Deadline must come from the message, not
+	// from the time of the call. The Consumer sets the ticket. It needs a Limiter that is an Admitter. Defaults to the
+	// zero Request, which costs 1 and is within all shared limits.
 	Request func(d *amqp.Delivery) drip.Request
 
 	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: messages wait.
@@ -135,27 +137,28 @@ type Options struct {
 	// RetryDelay is longer itself. The Consumer adds up to a quarter at random. Defaults to one second.
 	RetryDelay time.Duration
 
-	// MaxPostponements is how often a message may be postponed before it goes to the dead letters: by the limit, or because
-	// its handler returned Throttled or Later. Defaults to 0: there is no maximum.
+	// MaxPostponements is how often a message may be postponed before it goes to the dead letters: by the limit, or
+	// because its handler returned Throttled or Later. Defaults to 0: there is no maximum.
 	MaxPostponements int
 
 	// MaxAge is how long after its first delivery a message goes to the dead letters instead of to the handler. Defaults
 	// to 0: at any age.
 	MaxAge time.Duration
 
-	// DrainTime is how long Run waits for running handlers once its context has ended. Then their contexts end, too, and Run waits
-	// 1.25 seconds more. Defaults to 30 seconds.
+	// DrainTime is how long Run waits for running handlers once its context has ended. Then their contexts end, too, and
+	// Run waits 1.25 seconds more. Defaults to 30 seconds.
 	DrainTime time.Duration
 
-	// FailFast makes Run return an error when it cannot reach the broker at the start. Defaults to false: Run waits for it.
+	// FailFast makes Run return an error when it cannot reach the broker at the start. Defaults to false: Run waits for
+	// it.
 	FailFast bool
 
 	// QueueType is the type of the queues that the Consumer declares. Defaults to Quorum. Run returns an error for a queue
 	// that exists with another type.
 	QueueType QueueType
 
-	// FewQueues uses 18 delay queues instead of 64, and 16 more for delays above two minutes. Messages are as exact, but come
-	// up to five seconds early and are held: Hold should be above the number that are due in that time. Processes may
+	// FewQueues uses 18 delay queues instead of 64, and 16 more for delays above two minutes. Messages are as exact, but
+	// come up to five seconds early and are held: Hold should be above the number that are due in that time. Processes may
 	// differ. Defaults to false.
 	FewQueues bool
 
@@ -275,20 +278,21 @@ const maxPrefetch = 65_535 // AMQP's
 func (c *Consumer) dueQueue() string  { return c.delays.target }
 func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 
-// Run consumes until ctx ends, and then until the running handlers have returned or the drain time is over.
-// Messages that it did not acknowledge go back to their queue. It then returns nil, or ErrStillRunning when handlers did
-// not return.
+// Run consumes until ctx ends, and then until the running handlers have returned or the drain time is over. Messages
+// that it did not acknowledge go back to their queue. It then returns nil, or ErrStillRunning when handlers did not
+// return.
 //
-// A second signal should end the process at once, whatever handlers do. The broker then delivers the messages in hand again:
+// A second signal should end the process at once, whatever handlers do. The broker then delivers the messages in hand
+// again:
 //
 //	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 //	context.AfterFunc(ctx, stop) // after the first signal the second is the default again
 //
-// Run waits for a broker that is down, unless Options.FailFast is set. It returns an error at once when the broker is up but
-// Run can't begin: the work queue does not exist or is a stream, a permission is missing, or Run can't declare a queue. The
-// error says how to fix it. Once Run has begun it reconnects after any failure. Only a work queue that turns out to be a stream
-// ends it, with ErrQueue: without the permission to configure that queue Run sees it at a message. A Consumer runs once: a
-// second call returns an error.
+// Run waits for a broker that is down, unless Options.FailFast is set. It returns an error at once when the broker is
+// up but Run can't begin: the work queue does not exist or is a stream, a permission is missing, or Run can't declare a
+// queue. The error says how to fix it. Once Run has begun it reconnects after any failure. Only a work queue that turns
+// out to be a stream ends it, with ErrQueue: without the permission to configure that queue Run sees it at a message. A
+// Consumer runs once: a second call returns an error.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.begun.Swap(true) {
 		return errors.New("consumer: Run was called before; make a new Consumer to run again")
@@ -342,8 +346,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return err
 }
 
-// ErrStillRunning is the error of Run when handlers did not return although their context has ended. Their messages went
-// back to the queue.
+// ErrStillRunning is the error of Run when handlers did not return although their context has ended. Their messages
+// went back to the queue.
 var ErrStillRunning = errors.New("handlers are still running")
 
 // again begins a new session after one has ended, however long it takes. It returns nil when ctx has ended.

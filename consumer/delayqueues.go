@@ -29,8 +29,8 @@ type Postponer interface {
 type QueueType string
 
 const (
-	// Quorum queues dead-letter at least once, from RabbitMQ 3.10: a message that the broker has confirmed is not lost when
-	// the broker crashes.
+	// Quorum queues dead-letter at least once, from RabbitMQ 3.10: a message that the broker has confirmed is not lost
+	// when the broker crashes.
 	Quorum QueueType = "quorum"
 
 	// Classic queues are faster. When the broker stops, crash or not, it may lose messages that it is just dead-lettering.
@@ -42,14 +42,16 @@ type DelayQueuesOptions struct {
 	// URL of the broker, amqp:// or amqps://. Required.
 	URL string
 
-	// TLS configures amqps, which the URL must then have. Defaults to the parameters of the URL and the system's certificates.
+	// TLS configures amqps, which the URL must then have. Defaults to the parameters of the URL and the system's
+	// certificates.
 	TLS *tls.Config
 
-	// Queue is your work queue, to which a message comes back when it is due. It must exist. The delay queues have its name as
-	// a prefix: "orders.drip.v1.250ms.07". Required.
+	// Queue is your work queue, to which a message comes back when it is due. It must exist. The delay queues have its
+	// name as a prefix: "orders.drip.v1.250ms.07". Required.
 	Queue string
 
-	// QueueType is the type of the delay queues. Defaults to Quorum. A delay queue that exists with another type is an error.
+	// QueueType is the type of the delay queues. Defaults to Quorum. A delay queue that exists with another type is an
+	// error.
 	QueueType QueueType
 
 	// FewQueues uses 18 delay queues instead of 64, and 16 more for delays above two minutes. A message is then up to four
@@ -112,8 +114,8 @@ const (
 	longestShunning = 5 * time.Minute
 )
 
-// OpenDelayQueues connects to the broker, checks the queue and declares the delay queues. It waits until ctx ends for a broker
-// that is down, unless FailFast is set.
+// OpenDelayQueues connects to the broker, checks the queue and declares the delay queues. It waits until ctx ends for a
+// broker that is down, unless FailFast is set.
 func OpenDelayQueues(ctx context.Context, o DelayQueuesOptions) (*DelayQueues, error) {
 	q, err := newDelayQueues(o, slog.Default().With("queue", o.Queue))
 	if err == nil {
@@ -207,10 +209,10 @@ func (q *DelayQueues) Close() error {
 }
 
 // Postpone implements [Postponer]. It returns nil when the broker has confirmed the copy in a delay queue. A delay
-// above five seconds, or half a minute with FewQueues, takes several trips: at the end of each trip Limit sees that the delay
-// is not over and sends the message on. The error is ErrExpired for a message that expires before, and ErrUnpostponable for
-// one that can never be postponed. After any other error the broker may have the copy all the same, so the message can come
-// twice. It is never lost, as long as you do not acknowledge the delivery after an error.
+// above five seconds, or half a minute with FewQueues, takes several trips: at the end of each trip Limit sees that the
+// delay is not over and sends the message on. The error is ErrExpired for a message that expires before, and
+// ErrUnpostponable for one that can never be postponed. After any other error the broker may have the copy all the
+// same, so the message can come twice. It is never lost, as long as you do not acknowledge the delivery after an error.
 func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time.Duration) error {
 	now := time.Now()
 	m := open(*d, now, true)

@@ -13,8 +13,9 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// EntityFunc returns the entity whose limit a message falls under: the shop, the tenant. It must not return an empty entity.
-// A Consumer retries the message after an error, as after an error of the handler, unless the error is Permanent.
+// EntityFunc returns the entity whose limit a message falls under: the shop, the tenant. It must not return an empty
+// entity. A Consumer retries the message after an error, as after an error of the handler, unless the error is
+// Permanent.
 type EntityFunc func(d *amqp.Delivery) (string, error)
 
 // Handler does the work of a message. Nil means done. A Handler must not acknowledge.
@@ -32,29 +33,30 @@ func (f HandlerFunc) Handle(ctx context.Context, d *amqp.Delivery) error { retur
 // Middleware wraps a Handler in another.
 type Middleware func(Handler) Handler
 
-// Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler, in the
-// form its publisher gave it. Limit hands any other message to p, which postpones it, and also a message whose handler
-// returns Throttled, ThrottledShared or Later. Either way nil means: acknowledge the delivery. Acknowledge in the loop,
-// therefore: a postponed message never reaches the handler. Call the handler with a context that does not end with the loop,
-// such as context.WithoutCancel makes. Otherwise p may publish a copy although its context has ended, and the message comes
-// twice.
+// Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler, in
+// the form its publisher gave it. Limit hands any other message to p, which postpones it, and also a message whose
+// handler returns Throttled, ThrottledShared or Later. Either way nil means: acknowledge the delivery. Acknowledge in
+// the loop, therefore: a postponed message never reaches the handler. Call the handler with a context that does not end
+// with the loop, such as context.WithoutCancel makes. Otherwise p may publish a copy although its context has ended,
+// and the message comes twice.
 //
-// While the limiter gives no answer, the message waits for one until ctx ends. After five minutes Limit postpones it. When
-// [IsPermanent] reports true for an error, reject the message without requeueing it. After any other error let the broker
-// deliver it again, with some pause.
+// While the limiter gives no answer, the message waits for one until ctx ends. After five minutes Limit postpones it.
+// When [IsPermanent] reports true for an error, reject the message without requeueing it. After any other error let the
+// broker deliver it again, with some pause.
 //
-// Limit returns the token on every path, also when the handler panics. The panic then goes on to your loop. Limit frees a slot
-// that was booked for a message that p did not take. It panics if one of its arguments is nil.
+// Limit returns the token on every path, also when the handler panics. The panic then goes on to your loop. Limit frees
+// a slot that was booked for a message that p did not take. It panics if one of its arguments is nil.
 //
-// Limit recognizes a returning message by its headers and by the default exchange. So a publisher who may use the default
-// exchange can forge such a message: with a false exchange, routing key and user ID, or with the ticket of another message,
-// which gains it no more than a place in front.
+// Limit recognizes a returning message by its headers and by the default exchange. So a publisher who may use the
+// default exchange can forge such a message: with a false exchange, routing key and user ID, or with the ticket of
+// another message, which gains it no more than a place in front.
 func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 	return LimitRequests(l, entity, nil, p)
 }
 
-// LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does. A nil
-// function means the zero Request. Any other function needs a Limiter that is an Admitter, else LimitRequests panics.
+// LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does. A
+// nil function means the zero Request. Any other function needs a Limiter that is an Admitter, else LimitRequests
+// panics.
 func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) drip.Request, p Postponer) Middleware {
 	_, books := l.(Admitter)
 	switch { // without one of them no message, or none that has to wait, could ever be handled

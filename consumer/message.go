@@ -331,9 +331,9 @@ func (m *message) publishing() amqp.Publishing {
 	}
 }
 
-// ErrUnpostponable is the error of a message that can never be postponed. Its headers are nested
-// too deep, hold a value that AMQP does not know, or leave no room in a frame for the headers of a copy. A Consumer sends it to the
-// dead letters. Behind Limit reject the delivery without requeueing it: see IsPermanent.
+// ErrUnpostponable is the error of a message that can never be postponed. Its headers are nested too deep, hold a value
+// that AMQP does not know, or leave no room in a frame for the headers of a copy. A Consumer sends it to the dead
+// letters. Behind Limit reject the delivery without requeueing it: see IsPermanent.
 var ErrUnpostponable = errors.New("consumer: the message cannot be postponed")
 
 // deepest is how many tables and lists a header may be nested in. Encoding and decoding copy a table once for each level

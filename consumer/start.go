@@ -62,8 +62,8 @@ func isLastWord(err error) bool {
 	return false
 }
 
-// ErrQueue is the error of Run and OpenDelayQueues when the work queue does not exist, is a stream, or is exclusive to another
-// connection.
+// ErrQueue is the error of Run and OpenDelayQueues when the work queue does not exist, is a stream, or is exclusive to
+// another connection.
 var ErrQueue = errors.New("the work queue cannot be used")
 
 // checkQueue returns ErrQueue if a queue does not exist.
@@ -147,7 +147,8 @@ var errStream = errors.New("is a stream, which keeps acknowledged messages; use 
 
 func stream(queue string) error { return fmt.Errorf("%w: %q %w", ErrQueue, queue, errStream) }
 
-// ErrBroker is the error of Run and OpenDelayQueues when the broker has no quorum queues that dead-letter at least once.
+// ErrBroker is the error of Run and OpenDelayQueues when the broker has no quorum queues that dead-letter at least
+// once.
 var ErrBroker = errors.New("the broker has no quorum queues that dead-letter at least once")
 
 // supportsQuorum returns ErrBroker if the broker lacks the features that delay queues need. Without the feature flag

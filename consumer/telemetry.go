@@ -19,8 +19,8 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// TraceHeaders make the headers of a message OpenTelemetry's carrier of trace context. To continue a publisher's trace in
-// the handler, write it into the message, whose Headers must not be nil:
+// TraceHeaders make the headers of a message OpenTelemetry's carrier of trace context. To continue a publisher's trace
+// in the handler, write it into the message, whose Headers must not be nil:
 //
 //	propagation.TraceContext{}.Inject(ctx, consumer.TraceHeaders(message.Headers))
 type TraceHeaders amqp.Table
@@ -28,8 +28,8 @@ type TraceHeaders amqp.Table
 // longestTraceHeader is twice the length of a tracestate that the W3C asks to propagate, in bytes.
 const longestTraceHeader = 1024
 
-// Get returns a header that is a string or a []byte, the two forms in which clients write text. A header that is far too long
-// counts as absent.
+// Get returns a header that is a string or a []byte, the two forms in which clients write text. A header that is far
+// too long counts as absent.
 func (h TraceHeaders) Get(key string) string {
 	var s string
 	switch v := h[key].(type) {

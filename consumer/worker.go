@@ -12,12 +12,12 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// Limiter decides when a message may run. This package uses a Limiter that is an Admitter as well, as *drip.Bucket is, as an
-// Admitter.
+// Limiter decides when a message may run. This package uses a Limiter that is an Admitter as well, as *drip.Bucket is,
+// as an Admitter.
 type Limiter = worker.Limiter
 
-// Admitter books a slot for each message that it postpones. The ticket travels with the message, in a header, and lets it
-// run before newcomers when it is back. Tokens are leases, which a Consumer renews while the handler runs.
+// Admitter books a slot for each message that it postpones. The ticket travels with the message, in a header, and lets
+// it run before newcomers when it is back. Tokens are leases, which a Consumer renews while the handler runs.
 type Admitter = worker.Admitter
 
 // Operation tells a handler about the operation it runs, besides the message, and takes its real cost.
@@ -77,32 +77,32 @@ var (
 // PanicError is the error of a handler that panicked.
 type PanicError = worker.PanicError
 
-// Permanent returns the error of a handler, or of an entity function, that would fail again. A Consumer does not retry the
-// message and sends it to the dead letters. Behind Limit see IsPermanent.
+// Permanent returns the error of a handler, or of an entity function, that would fail again. A Consumer does not retry
+// the message and sends it to the dead letters. Behind Limit see IsPermanent.
 func Permanent(cause error) error { return worker.Permanent(cause) }
 
-// IsPermanent reports whether an error of Limit's handler says that the message would fail at each further delivery: the
-// error is ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. So it is for an empty entity,
-// but not for another error of the entity function. Reject such a message without requeueing it.
+// IsPermanent reports whether an error of Limit's handler says that the message would fail at each further delivery:
+// the error is ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. So it is for an
+// empty entity, but not for another error of the entity function. Reject such a message without requeueing it.
 func IsPermanent(err error) bool {
 	return errors.Is(err, ErrUnpostponable) || errors.Is(err, ErrExpired) || worker.IsPermanent(err)
 }
 
-// Throttled returns the error of a handler whose call the provider refused because of its limit. No message of the entity
-// runs for retryAfter, in any process. Then this message runs, before newcomers. It spends no retry. Some providers send
-// retryAfter 0: the wait is at least Options.RetryDelay, and behind Limit a second. With a Limiter that is no Admitter
-// only the message waits. cause may be nil.
+// Throttled returns the error of a handler whose call the provider refused because of its limit. No message of the
+// entity runs for retryAfter, in any process. Then this message runs, before newcomers. It spends no retry. Some
+// providers send retryAfter 0: the wait is at least Options.RetryDelay, and behind Limit a second. With a Limiter that
+// is no Admitter only the message waits. cause may be nil.
 func Throttled(retryAfter time.Duration, cause error) error {
 	return worker.Throttled(retryAfter, cause)
 }
 
-// ThrottledShared is Throttled for a limit of drip.Options.Shared, such as the app's limit. No message within it runs for
-// retryAfter, of any entity. The entity keeps the tokens of its own limit. If no shared limit has that name, the Consumer
-// logs an error and only the message waits.
+// ThrottledShared is Throttled for a limit of drip.Options.Shared, such as the app's limit. No message within it runs
+// for retryAfter, of any entity. The entity keeps the tokens of its own limit. If no shared limit has that name, the
+// Consumer logs an error and only the message waits.
 func ThrottledShared(limit string, retryAfter time.Duration, cause error) error {
 	return worker.ThrottledShared(limit, retryAfter, cause)
 }
 
-// Later returns the error of a handler whose message is to be handled again after d, while other messages of the entity run.
-// The message keeps its place before newcomers and spends no retry. cause may be nil.
+// Later returns the error of a handler whose message is to be handled again after d, while other messages of the entity
+// run. The message keeps its place before newcomers and spends no retry. cause may be nil.
 func Later(d time.Duration, cause error) error { return worker.Later(d, cause) }

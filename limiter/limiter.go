@@ -15,14 +15,14 @@
 // A call is charged when it is admitted. If its context ends or its timeout passes before, it has nothing to give back,
 // and the calls behind it move up. Calls are admitted in FIFO order; TryConsume does not overtake a waiting call.
 //
-// Callers that time out and ask again at once get equal shares, whatever their timeouts: a call that times out keeps its
-// place for a second, for the next call with about the same timeout, and a more patient call leaves it its turn for 10 ms or half the
-// duration.
+// Callers that time out and ask again at once get equal shares, whatever their timeouts: a call that times out keeps
+// its place for a second, for the next call with about the same timeout, and a more patient call leaves it its turn for
+// 10 ms or half the duration.
 //
-// Consume(ctx, 0), the operation and ConsumeNow with the real units, as in the SDKs below, hold the limit in the long run but
-// not each second: nothing is owed until the first operation is over, so all waiting calls go at once. With 50 units a second
-// and 50 workers whose operations take 75 ms and 5 units each, 255 units go in the first second. With Do it is 50 and the
-// saved ones.
+// Consume(ctx, 0), the operation and ConsumeNow with the real units, as in the SDKs below, hold the limit in the long
+// run but not each second: nothing is owed until the first operation is over, so all waiting calls go at once. With 50
+// units a second and 50 workers whose operations take 75 ms and 5 units each, 255 units go in the first second. With Do
+// it is 50 and the saved ones.
 //
 // # Several processes
 //
@@ -31,11 +31,11 @@
 // ([storage.Reader]). Otherwise the clocks of the processes decide and should agree.
 //
 // A call takes at least one round trip, which concurrent calls share. Calls of one process are admitted in their order;
-// processes get their shares by chance. A waiting call asks again after a tenth of its wait, at most ten times a second,
-// because another process may give units back.
+// processes get their shares by chance. A waiting call asks again after a tenth of its wait, at most ten times a
+// second, because another process may give units back.
 //
-// If the deciding clock is set back, consumed units stay owed until the clock is where it was, or until Reset. Without a
-// Storage, setting the clock has no effect.
+// If the deciding clock is set back, consumed units stay owed until the clock is where it was, or until Reset. Without
+// a Storage, setting the clock has no effect.
 //
 // An error of the storage is returned to all waiting calls. They are not admitted, but may have been charged.
 //
@@ -316,8 +316,8 @@ func (l *Limiter) Reset(ctx context.Context) error {
 	return wrap("reset", err)
 }
 
-// Throttled drops the saved units. Call it when the service has refused an operation that the limiter had admitted. Owed
-// units stay owed.
+// Throttled drops the saved units. Call it when the service has refused an operation that the limiter had admitted.
+// Owed units stay owed.
 func (l *Limiter) Throttled(ctx context.Context) error {
 	err := l.change(ctx, func(next, now instant) (instant, error) { return later(next, now), nil })
 	return wrap("throttled", err)
@@ -353,8 +353,8 @@ func (l *Limiter) SetCurrentRate(ctx context.Context, percent float64) error {
 
 // SetLimit sets the units a second, of which this limiter allows its percentage; zero or less is Unlimited. Saved and
 // owed units stay the same in time. SetLimit raises the duration to the time of one unit if it is less. Other processes
-// have limits of their own. If the limit is NaN, or the part that this limiter allows is not between 1e-9 and 1e15, the error
-// is ErrInvalid.
+// have limits of their own. If the limit is NaN, or the part that this limiter allows is not between 1e-9 and 1e15, the
+// error is ErrInvalid.
 func (l *Limiter) SetLimit(perSecond float64) error {
 	limit := perSecond * l.percent / 100
 	switch {

@@ -8,14 +8,14 @@
 //
 // # Who may see it
 //
-// Everybody who can reach the handler sees the page: put your own authentication in front of it. Nobody may change anything
-// unless Options.Allow says so. Other sites may link to the page. It refuses their other requests.
+// Everybody who can reach the handler sees the page: put your own authentication in front of it. Nobody may change
+// anything unless Options.Allow says so. Other sites may link to the page. It refuses their other requests.
 //
 // # What it costs the storage
 //
-// A request reads the entities it shows, 50 at most. The order of the list is an index in this process, which the page makes
-// from storage.Lister while somebody looks, in at most a hundredth of the time. So with 100,000 entities in Redis the order may
-// be two minutes old. The content of the rows is current.
+// A request reads the entities it shows, 50 at most. The order of the list is an index in this process, which the page
+// makes from storage.Lister while somebody looks, in at most a hundredth of the time. So with 100,000 entities in Redis
+// the order may be two minutes old. The content of the rows is current.
 package page
 
 import (

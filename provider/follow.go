@@ -71,7 +71,8 @@ func (a *announced) failed(entityID string) {
 	a.rates[entityID] = rate{untold, time.Now()}
 }
 
-// PerSecond returns the rate of calls in the long run that the response tells, for Bucket.Announced; 0 if it tells none.
+// PerSecond returns the rate of calls in the long run that the response tells, for Bucket.Announced; 0 if it tells
+// none.
 func (s *Status) PerSecond() float64 {
 	least := math.Inf(1)
 	for _, q := range s.Quotas {

@@ -11,8 +11,8 @@ import (
 
 // RetryAfter reads the field Retry-After of a response that came at the time now. The field has seconds, with fractions
 // as Shopify has them, or a date. A date counts from the response's own Date if it has one, else from now. wait is 0
-// for a date in the past, and at most a day. Of several fields it is the longest. ok is false if there is none, or all are
-// malformed.
+// for a date in the past, and at most a day. Of several fields it is the longest. ok is false if there is none, or all
+// are malformed.
 //
 // Source: RFC 9110, section 10.2.3, of June 2022.
 func RetryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {

@@ -49,22 +49,22 @@ func TokenBucket(capacity int, perSecond float64) Rule {
 // FixedWindow allows n calls in each window of the clock: each minute of Unix time, each day of UTC. Use it only if the
 // provider's windows begin then, by a clock that agrees with the bucket's clock. Otherwise use SlidingWindow.
 //
-// n is at least 2. Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a twentieth of n,
-// at least one, or of the least n if there are several such windows.
+// n is at least 2. Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a
+// twentieth of n, at least one, or of the least n if there are several such windows.
 func FixedWindow(n int, per time.Duration) Rule {
 	return Rule{kind: fixedWindow, n: n, per: per}
 }
 
-// Calendar allows n calls in each interval of a calendar, such as drip.Daily of the provider's time zone. Use it only if the
-// provider documents that its day, week or month begins then. n is at least 2. Limit takes the calls that may be in flight off
-// n, as for FixedWindow.
+// Calendar allows n calls in each interval of a calendar, such as drip.Daily of the provider's time zone. Use it only
+// if the provider documents that its day, week or month begins then. n is at least 2. Limit takes the calls that may be
+// in flight off n, as for FixedWindow.
 func Calendar(n int, align drip.Alignment) Rule { return Rule{kind: calendar, n: n, align: align} }
 
 // SlidingWindow allows n calls in any span of time that long. It also keeps a window whose beginning is not known, such
 // as one that begins with a call or at somebody's midnight, because that is such a span. n must be at least 2.
 //
-// A tenth of n may run at once, at least one. In the long run about the rest of n runs in each window: nine of 10, but four
-// of 5, and one of 2. Burst changes both.
+// A tenth of n may run at once, at least one. In the long run about the rest of n runs in each window: nine of 10, but
+// four of 5, and one of 2. Burst changes both.
 func SlidingWindow(n int, per time.Duration) Rule {
 	return Rule{kind: slidingWindow, n: n, per: per}
 }
@@ -83,7 +83,8 @@ func (r Rule) Burst(n int) Rule {
 }
 
 // Of returns the rule with a unit to count instead of calls, such as tokens of a language model. The unit becomes the
-// unit of the Window. A FixedWindow, a Calendar and Concurrency have no unit, because nobody knows how much of it is in flight.
+// unit of the Window. A FixedWindow, a Calendar and Concurrency have no unit, because nobody knows how much of it is in
+// flight.
 func (r Rule) Of(unit string) Rule {
 	r.unit = unit
 	return r

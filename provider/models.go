@@ -15,8 +15,8 @@ const (
 
 // Anthropic returns the limits of the Claude API for one class of models: calls, input tokens and output tokens a
 // minute. The three numbers depend on model and tier; the Console's page of limits shows them. Preset.About says how
-// tokens count. Parse reads the Retry-After of a refusal. It does not read the fields anthropic-ratelimit-…: their reset is
-// the time at which the limit is full again.
+// tokens count. Parse reads the Retry-After of a refusal. It does not read the fields anthropic-ratelimit-…: their
+// reset is the time at which the limit is full again.
 func Anthropic(calls, input, output int) Preset {
 	return Preset{
 		Name: "Anthropic", Entity: "organization and class of models", Wait: time.Minute,
@@ -37,10 +37,10 @@ func anthropicTier1() []Preset {
 	return []Preset{p}
 }
 
-// OpenAI returns the limits of OpenAI's API for one model: calls, and input and output tokens together, a minute. The numbers
-// depend on model and tier: the page of a model and the account's limits show them, and so do the headers
-// x-ratelimit-limit-requests and x-ratelimit-limit-tokens. Parse reads the Retry-After of a refusal. It does not read the
-// fields x-ratelimit-reset-requests and -tokens: they tell when the limit is full again.
+// OpenAI returns the limits of OpenAI's API for one model: calls, and input and output tokens together, a minute. The
+// numbers depend on model and tier: the page of a model and the account's limits show them, and so do the headers
+// x-ratelimit-limit-requests and x-ratelimit-limit-tokens. Parse reads the Retry-After of a refusal. It does not read
+// the fields x-ratelimit-reset-requests and -tokens: they tell when the limit is full again.
 func OpenAI(calls, tokens int) Preset {
 	return Preset{
 		Name: "OpenAI", Entity: "organization or project, and model", Wait: time.Minute,
@@ -50,8 +50,8 @@ func OpenAI(calls, tokens int) Preset {
 	}
 }
 
-// Gemini returns the limits of Google's Gemini API for one model: calls and input tokens a minute, and calls a day. The numbers
-// depend on model and tier. Google does not publish them; AI Studio shows them.
+// Gemini returns the limits of Google's Gemini API for one model: calls and input tokens a minute, and calls a day. The
+// numbers depend on model and tier. Google does not publish them; AI Studio shows them.
 func Gemini(calls, input, callsADay int) Preset {
 	daily := SlidingWindow(callsADay, day).Burst(max(1, callsADay/4)) // in any 24 hours
 	if pacific, err := time.LoadLocation("America/Los_Angeles"); err == nil {

@@ -96,8 +96,8 @@ const (
 	checked = "2026-11"
 )
 
-// Presets returns the presets whose numbers are the same for every account. Each call makes new ones. OpenAI, Anthropic and Gemini
-// make presets from the numbers of an account.
+// Presets returns the presets whose numbers are the same for every account. Each call makes new ones. OpenAI, Anthropic
+// and Gemini make presets from the numbers of an account.
 func Presets() []Preset {
 	return slices.Concat(
 		shopify(), stripe(), gitHub(), hubSpot(), slack(), salesforce(), amazon(), amazonApps(), xero(), quickBooks(),

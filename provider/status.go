@@ -63,9 +63,9 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 //     REQUEST_LIMIT_EXCEEDED (Salesforce) or a message about the rate limit (GitHub).
 //
 // The time to wait is the Retry-After. Without one it lasts until Shopify's bucket has the missing points, or until all
-// quotas that are used up are reset. If none tells that it is used up, quotas without a Remaining count as used up. Times of
-// day count from the response's own Date, so clocks need not agree. Parse ignores malformed fields, and the header's quotas
-// if the response has an Age, as from a cache. It bounds all numbers.
+// quotas that are used up are reset. If none tells that it is used up, quotas without a Remaining count as used up.
+// Times of day count from the response's own Date, so clocks need not agree. Parse ignores malformed fields, and the
+// header's quotas if the response has an Age, as from a cache. It bounds all numbers.
 //
 // Sources, read in November 2026: RFC 9110 section 10.2.3; draft-ietf-httpapi-ratelimit-headers 03 to 11;
 // https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api;
@@ -126,9 +126,9 @@ func reset(quotas []Quota) (d time.Duration) {
 }
 
 // Rules returns the limits that the response states in full, for Limit. A limit with a window is a SlidingWindow,
-// because the response does not tell its beginning. A limit with a rate is a LeakyBucket, and may count points: then use
-// them as Request.Cost. A limit of concurrent requests is a Concurrency. Rules leaves out windows and buckets of one call.
-// Check the rules of a provider you do not trust before you use them.
+// because the response does not tell its beginning. A limit with a rate is a LeakyBucket, and may count points: then
+// use them as Request.Cost. A limit of concurrent requests is a Concurrency. Rules leaves out windows and buckets of
+// one call. Check the rules of a provider you do not trust before you use them.
 func (s Status) Rules() []Rule {
 	var rules []Rule
 	for _, q := range s.Quotas {

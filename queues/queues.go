@@ -1,5 +1,6 @@
-// Package queues describes the queues of a broker for tools: the work queues of consumers, the waiting and due messages, and
-// the dead letters. Package queues/rabbitmq implements it for package consumer. The command drip and package page show it.
+// Package queues describes the queues of a broker for tools: the work queues of consumers, the waiting and due
+// messages, and the dead letters. Package queues/rabbitmq implements it for package consumer. The command drip and
+// package page show it.
 package queues
 
 import (
@@ -15,8 +16,8 @@ type Broker interface {
 	// Look returns the state of a work queue and of its other queues. It changes nothing.
 	Look(ctx context.Context, queue string) (State, error)
 
-	// Dead reads the first dead letters of a work queue, at most most of them, and leaves them where they are. more reports
-	// whether there are others.
+	// Dead reads the first dead letters of a work queue, at most most of them, and leaves them where they are. more
+	// reports whether there are others.
 	Dead(ctx context.Context, queue string, most int) (letters []Letter, more bool, err error)
 
 	// Requeue puts the dead letters for which pick returns true back to be handled, and returns how many it has put back.

@@ -42,7 +42,8 @@ type State struct {
 	// Until is the time from which the backend may forget the key, on the clock of Now. [decision.Never] forbids
 	// forgetting, because plain tokens are out. A backend may have an option that ends this after a time, as Redis and
 	// PostgreSQL have: then these tokens are back. A backend that forgets by its own clock keeps the key for Until - Now
-	// after Set. If Now is not the time of that clock, it keeps the key for a day at least, or as long as that option says.
+	// after Set. If Now is not the time of that clock, it keeps the key for a day at least, or as long as that option
+	// says.
 	Until int64
 }
 
@@ -97,7 +98,8 @@ type Lister interface {
 	// List calls each for every stored entity, in no order, one call at a time. It ends after the last entity, or when
 	// each returns an error, which List then returns. List delays no decision. If an entity changes meanwhile, List may
 	// tell its state before the change, after it, or both. It may leave out an entity that comes or goes. It leaves out
-	// bytes of Set that are no state of this version: drip.Options.History stores such. A backend that tells an entity twice says when.
+	// bytes of Set that are no state of this version: drip.Options.History stores such. A backend that tells an entity
+	// twice says when.
 	List(ctx context.Context, each func(Entry) error) error
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Storage returns s with its calls timed, except List. The result is a [storage.Atomic] or a [storage.Lister], and has Close,
-// if s is and has. It is always a [storage.Reader], by the clock of the process if s is none.
+// Storage returns s with its calls timed, except List. The result is a [storage.Atomic] or a [storage.Lister], and has
+// Close, if s is and has. It is always a [storage.Reader], by the clock of the process if s is none.
 //
 // New does this with its Options.Storage. Use Storage for a storage that a bucket shares with others, such as the
 // limiters of package limiter. Storage returns a storage that is timed already as it is.

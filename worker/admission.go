@@ -9,8 +9,9 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Limiter decides when a message may run. GetDelay returns 0 and takes a token, or returns how long to postpone the message.
-// ReturnToken gives the token back. A Worker uses a Limiter that is an Admitter as well, as *drip.Bucket is, as an Admitter.
+// Limiter decides when a message may run. GetDelay returns 0 and takes a token, or returns how long to postpone the
+// message. ReturnToken gives the token back. A Worker uses a Limiter that is an Admitter as well, as *drip.Bucket is,
+// as an Admitter.
 type Limiter interface {
 	// These are the methods of drip.Bucket.
 	GetDelay(ctx context.Context, entityID string) (time.Duration, error)
@@ -75,13 +76,13 @@ func (c careful) Throttled(ctx context.Context, entity string, retryAfter time.D
 	return caught(func() error { return c.Admitter.Throttled(ctx, entity, retryAfter) })
 }
 
-// Admit asks the limiter about a message. With a Delay of zero the message may run: call Run. Otherwise postpone it; its Note
-// has the ticket.
+// Admit asks the limiter about a message. With a Delay of zero the message may run: call Run. Otherwise postpone it;
+// its Note has the ticket.
 //
-// When the limiter gives no answer, no message may run, unless Options.FailOpen is set. Admit then calls pause with a time
-// that grows: pause waits for that time and reports whether to ask again. If it reports false, Admit returns the limiter's
-// error. It logs an outage once, not for every message that waits, and also an outage of some entities alone. It returns an
-// error that IsPermanent at once.
+// When the limiter gives no answer, no message may run, unless Options.FailOpen is set. Admit then calls pause with a
+// time that grows: pause waits for that time and reports whether to ask again. If it reports false, Admit returns the
+// limiter's error. It logs an outage once, not for every message that waits, and also an outage of some entities alone.
+// It returns an error that IsPermanent at once.
 func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Duration) bool) (drip.Admission, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		if w.o.MaxAge > 0 && m.Note.Age() > w.o.MaxAge {
@@ -149,8 +150,8 @@ func (w *Worker[M]) fails(entity string, err error) {
 	w.o.Logger.Error("no answer from the limiter, "+does, "entity", entity, "error", err)
 }
 
-// Abandon gives up the slot that a message has booked, so that other messages get it. Call it when the Outcome's Note is not
-// stored. returned means that the same delivery comes again, with the note that it had.
+// Abandon gives up the slot that a message has booked, so that other messages get it. Call it when the Outcome's Note
+// is not stored. returned means that the same delivery comes again, with the note that it had.
 func (w *Worker[M]) Abandon(ctx context.Context, m *Message, returned bool) {
 	if !m.booked || returned && m.Note.Ticket == m.carried {
 		return

@@ -18,24 +18,24 @@ type ThrottledError struct {
 	Cause       error         // may be nil
 }
 
-// Throttled returns the error of an operation that the provider has refused because of its limit. No message of the entity
-// runs for retryAfter, in any process. Then this message runs, before newcomers. It spends no attempt. Some providers send
-// retryAfter 0: the wait is at least Options.RetryDelay. With a Limiter that is no Admitter only the message waits. cause may
-// be nil.
+// Throttled returns the error of an operation that the provider has refused because of its limit. No message of the
+// entity runs for retryAfter, in any process. Then this message runs, before newcomers. It spends no attempt. Some
+// providers send retryAfter 0: the wait is at least Options.RetryDelay. With a Limiter that is no Admitter only the
+// message waits. cause may be nil.
 func Throttled(retryAfter time.Duration, cause error) error {
 	return &ThrottledError{RetryAfter: retryAfter, Cause: cause}
 }
 
-// ThrottledShared is Throttled for a limit of drip.Options.Shared, such as the app's limit. No message within it runs for
-// retryAfter, of any entity. The entity keeps the tokens of its own limit. If no shared limit has that name, the Worker logs
-// an error and only the message waits.
+// ThrottledShared is Throttled for a limit of drip.Options.Shared, such as the app's limit. No message within it runs
+// for retryAfter, of any entity. The entity keeps the tokens of its own limit. If no shared limit has that name, the
+// Worker logs an error and only the message waits.
 func ThrottledShared(limit string, retryAfter time.Duration, cause error) error {
 	return &ThrottledError{RetryAfter: retryAfter, Shared: limit, Cause: cause}
 }
 
 // Later returns the error of an operation that is to run again after d, while other operations of the entity run: its
-// provider refuses calls to one endpoint, or a resource is busy. The message keeps its place before newcomers and spends no
-// attempt. d is at least a millisecond. cause may be nil.
+// provider refuses calls to one endpoint, or a resource is busy. The message keeps its place before newcomers and
+// spends no attempt. d is at least a millisecond. cause may be nil.
 func Later(d time.Duration, cause error) error {
 	return &ThrottledError{RetryAfter: d, MessageOnly: true, Cause: cause}
 }
@@ -58,8 +58,8 @@ func (e *ThrottledError) Error() string {
 // Unwrap returns the cause.
 func (e *ThrottledError) Unwrap() error { return e.Cause }
 
-// Permanent returns the error of an operation, or of an entity function, that would fail again. The Worker gives the message
-// up without further attempts, also if cause comes from Throttled or Later. cause may be nil.
+// Permanent returns the error of an operation, or of an entity function, that would fail again. The Worker gives the
+// message up without further attempts, also if cause comes from Throttled or Later. cause may be nil.
 func Permanent(cause error) error { return &permanentError{cause} }
 
 type permanentError struct{ cause error }
@@ -76,8 +76,8 @@ func (e *permanentError) Unwrap() error { return e.cause }
 // final are errors of the limiter and of a Worker after which the Worker does not ask again.
 var final = []error{ErrTooOld, ErrTooOften, drip.ErrCost, drip.ErrUnit, drip.ErrDeadline, drip.ErrNoShared, drip.ErrNoEntity, drip.ErrTime}
 
-// IsPermanent reports whether err comes from Permanent, or says by itself that its message can never run: it is ErrTooOld,
-// ErrTooOften, drip.ErrCost, ErrUnit, ErrDeadline, ErrNoShared, ErrNoEntity or ErrTime.
+// IsPermanent reports whether err comes from Permanent, or says by itself that its message can never run: it is
+// ErrTooOld, ErrTooOften, drip.ErrCost, ErrUnit, ErrDeadline, ErrNoShared, ErrNoEntity or ErrTime.
 func IsPermanent(err error) bool {
 	for _, f := range final {
 		if errors.Is(err, f) {

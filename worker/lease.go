@@ -264,12 +264,12 @@ func OperationOf(ctx context.Context) *Operation {
 	return op
 }
 
-// SetCost sets the real cost of the operation, in calls. If it is above the Request's cost, the entity's next operations owe
-// the difference; if it is below, the difference comes back. Without SetCost the operation has the cost of the Request. It is
-// safe for concurrent use; the last call counts. A cost of 0 or less means that the operation took nothing. A cost so large that
-// the limiter does not take it counts as no call of SetCost.
+// SetCost sets the real cost of the operation, in calls. If it is above the Request's cost, the entity's next
+// operations owe the difference; if it is below, the difference comes back. Without SetCost the operation has the cost
+// of the Request. It is safe for concurrent use; the last call counts. A cost of 0 or less means that the operation
+// took nothing. A cost so large that the limiter does not take it counts as no call of SetCost.
 func (o *Operation) SetCost(cost int) { o.cost.Store(int64(max(0, cost))) }
 
-// SetCosts is SetCost for the units that costs name. The Operation keeps the map. A unit that costs does not name keeps the
-// cost of the Request. If the limiter does not know one of the names, all units keep the cost of the Request.
+// SetCosts is SetCost for the units that costs name. The Operation keeps the map. A unit that costs does not name keeps
+// the cost of the Request. If the limiter does not know one of the names, all units keep the cost of the Request.
 func (o *Operation) SetCosts(costs drip.Costs) { o.costs.Store(&costs) }

@@ -10,8 +10,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Note is the state that travels with a postponed message. As a text it is at most 256 bytes of ASCII, without quotes and
-// commas, so that a header or a metadata value can hold it. The zero Note is the note of a new message.
+// Note is the state that travels with a postponed message. As a text it is at most 256 bytes of ASCII, without quotes
+// and commas, so that a header or a metadata value can hold it. The zero Note is the note of a new message.
 type Note struct {
 	Ticket        drip.Ticket // the slot that the limiter has booked
 	Due           time.Time   // when to ask the limiter again, in microseconds; zero: now
@@ -46,8 +46,9 @@ func (n Note) String() string {
 	return strings.TrimSuffix(string(b), " ")
 }
 
-// ParseNote reads the text of String. It trusts nothing: it returns the note of a new message for a text that is not a note or
-// contains impossible times. A forged note moves its message before others of its entity at most, and never over the limit.
+// ParseNote reads the text of String. It trusts nothing: it returns the note of a new message for a text that is not a
+// note or contains impossible times. A forged note moves its message before others of its entity at most, and never
+// over the limit.
 func ParseNote(text string) Note {
 	now := time.Now().Truncate(time.Millisecond)
 	fresh := Note{First: now}

@@ -1,13 +1,13 @@
 // Package worker takes messages of any queue through a rate limit: it admits, runs, renews the lease and settles.
 //
-// A [Worker] does not depend on any queue. For each delivery the queue's code calls [Worker.Do], which runs the message's
-// operation or returns how long to postpone it. One short text must travel with the message, its [Note]: the queue's code
-// stores it in a header or in metadata, and hands it back with the next delivery. The packages below adapters do that for
-// River, JetStream, asynq, SQS and AMQP 1.0, package consumer for RabbitMQ.
+// A [Worker] does not depend on any queue. For each delivery the queue's code calls [Worker.Do], which runs the
+// message's operation or returns how long to postpone it. One short text must travel with the message, its [Note]: the
+// queue's code stores it in a header or in metadata, and hands it back with the next delivery. The packages below
+// adapters do that for River, JetStream, asynq, SQS and AMQP 1.0, package consumer for RabbitMQ.
 //
 // An operation returns nil when it is done and an error to be tried again. Three errors say more: [Throttled] or
-// [ThrottledShared] when the provider has refused it, [Later] to postpone this message alone, and [Permanent] when it would
-// fail again.
+// [ThrottledShared] when the provider has refused it, [Later] to postpone this message alone, and [Permanent] when it
+// would fail again.
 package worker
 
 import (
@@ -36,8 +36,8 @@ type Options[M any] struct {
 	// attempt. If it returns "", the Worker gives the message up. Required.
 	Entity func(M) (string, error)
 
-	// Request returns further facts about a message for the limiter: its cost, the shared limits that it is Within, whether
-	// it is Urgent, its Deadline. The Worker gives up a message that cannot run before its Deadline, at once, with
+	// Request returns further facts about a message for the limiter: its cost, the shared limits that it is Within,
+	// whether it is Urgent, its Deadline. The Worker gives up a message that cannot run before its Deadline, at once, with
 	// drip.ErrDeadline. The Worker calls Request for each delivery, so a Deadline must come from the message, not from the
 	// time of the call. The Worker sets the ticket. It needs a Limiter that is an Admitter. Defaults to nil: each message
 	// costs one call and is within all shared limits.
@@ -49,8 +49,8 @@ type Options[M any] struct {
 	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: messages wait.
 	FailOpen bool
 
-	// Attempts is how often in all the Worker runs a message whose operation fails, before it gives the message up. Defaults
-	// to 0: the queue retries failures.
+	// Attempts is how often in all the Worker runs a message whose operation fails, before it gives the message up.
+	// Defaults to 0: the queue retries failures.
 	Attempts int
 
 	// RetryDelay is the time before the second attempt. It doubles with each further attempt, up to an hour unless
@@ -124,8 +124,9 @@ const (
 	Waiting   Kind = "waiting"   // it came early, the limiter gives no answer, its lease was lost, or ctx has ended; nothing is spent
 )
 
-// Outcome tells the queue's code how to settle a delivery. If Delay is above zero, postpone the message by Delay, with Note.
-// Else acknowledge it if Err is nil. Else it has failed; if Kind is GivenUp, drop it or send it to the dead letters.
+// Outcome tells the queue's code how to settle a delivery. If Delay is above zero, postpone the message by Delay, with
+// Note. Else acknowledge it if Err is nil. Else it has failed; if Kind is GivenUp, drop it or send it to the dead
+// letters.
 type Outcome struct {
 	Kind  Kind          // the kind of outcome
 	Delay time.Duration // how long to postpone the message; 0: not at all
@@ -133,8 +134,8 @@ type Outcome struct {
 	Err   error         // of a failure, a refusal, an outage, or of giving up; from Do its text is valid UTF-8 without NUL
 }
 
-// Reason returns the text of Err for the dead letter of a message that is given up: valid UTF-8, and cut to 1,000 bytes,
-// because queues refuse long texts, and the message would run again. It is empty without an Err.
+// Reason returns the text of Err for the dead letter of a message that is given up: valid UTF-8, and cut to 1,000
+// bytes, because queues refuse long texts, and the message would run again. It is empty without an Err.
 func (o Outcome) Reason() string {
 	if o.Err == nil {
 		return ""
@@ -175,13 +176,13 @@ const (
 	soon = 250 * time.Millisecond
 )
 
-// Do handles a delivery. It asks the limiter and, if the message may run, calls run and gives the token back on every path.
-// note is the text of the Note of the Outcome that postponed the message, empty for a new message. A text that is not a note
-// makes the message a new one.
+// Do handles a delivery. It asks the limiter and, if the message may run, calls run and gives the token back on every
+// path. note is the text of the Note of the Outcome that postponed the message, empty for a new message. A text that is
+// not a note makes the message a new one.
 //
-// The context of run ends with ctx and when the lease is lost. OperationOf returns the Operation of that context. Do returns
-// a panic of run as an error. An Outcome that postpones spends none of the attempts unless it is Retried. Do waits for the limiter
-// at most until a moment before the deadline of ctx.
+// The context of run ends with ctx and when the lease is lost. OperationOf returns the Operation of that context. Do
+// returns a panic of run as an error. An Outcome that postpones spends none of the attempts unless it is Retried. Do
+// waits for the limiter at most until a moment before the deadline of ctx.
 func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context.Context) error) Outcome {
 	m, err := w.Open(msg, ParseNote(note))
 	var out Outcome
@@ -252,8 +253,8 @@ func Drain(ctx context.Context) (hands context.Context, end context.CancelFunc) 
 
 // The methods below are the steps of Do, for a queue's code that puts steps of its own between them.
 
-// Open makes the Message of a delivery, with its entity and its request. It returns a panic of the user's functions as an
-// error. The Message is not nil, even with an error.
+// Open makes the Message of a delivery, with its entity and its request. It returns a panic of the user's functions as
+// an error. The Message is not nil, even with an error.
 func (w *Worker[M]) Open(msg M, n Note) (_ *Message, err error) {
 	m := &Message{Note: n, carried: n.Ticket, booked: !n.Ticket.IsZero()}
 	err = caught(func() (err error) {
@@ -325,8 +326,8 @@ func (w *Worker[M]) GiveUp(m *Message, cause error) Outcome {
 	return Outcome{Kind: GivenUp, Note: m.Note, Err: cause}
 }
 
-// Fail spends an attempt of a message that has failed, and retries it or gives it up. Without Options.Attempts the queue
-// decides that, unless the error is permanent.
+// Fail spends an attempt of a message that has failed, and retries it or gives it up. Without Options.Attempts the
+// queue decides that, unless the error is permanent.
 func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 	m.Note.Attempts++
 	final, stack := false, []byte(nil)

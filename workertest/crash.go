@@ -68,8 +68,8 @@ func (j job) command(ctx context.Context) *exec.Cmd {
 	return cmd
 }
 
-// Child must be the first call of the adapters' TestMain. In a process that Run has started it consumes until it dies, and
-// does not return. In any other process it lets eight tests run at once, since they wait most of the time.
+// Child must be the first call of the adapters' TestMain. In a process that Run has started it consumes until it dies,
+// and does not return. In any other process it lets eight tests run at once, since they wait most of the time.
 func Child(adapters ...Adapter) {
 	text := os.Getenv(variable)
 	if text == "" {

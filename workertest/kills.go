@@ -235,11 +235,11 @@ func (k *killing) worker(i int) error {
 	return k.begin(i)
 }
 
-// Kills kills processes and servers, and starts them again, about 100 times a minute. start starts the queue's server for one
-// test alone. The provider counts calls independently of drip and checks these rules: each message is served. No entity has
-// more calls than its limit. No message runs before its slot. From one lease after the last kill on nine tenths of the limit
-// are used. With DRIP_KILLS=60s each kind of kills lasts a minute, as many of them at once as -parallel says. Without
-// DRIP_KILLS it kills consumers alone, for five seconds.
+// Kills kills processes and servers, and starts them again, about 100 times a minute. start starts the queue's server
+// for one test alone. The provider counts calls independently of drip and checks these rules: each message is served.
+// No entity has more calls than its limit. No message runs before its slot. From one lease after the last kill on nine
+// tenths of the limit are used. With DRIP_KILLS=60s each kind of kills lasts a minute, as many of them at once as
+// -parallel says. Without DRIP_KILLS it kills consumers alone, for five seconds.
 func Kills(t *testing.T, a Adapter, start func(*testing.T) Server) {
 	lasts := 5 * time.Second
 	v := os.Getenv("DRIP_KILLS")

@@ -32,9 +32,9 @@ const (
 	benchRate                 = 2 // a second, and at once
 )
 
-// Benchmark measures an adapter, whose queues must be Bare. Run it with -benchtime 1x. Limited takes 2,000 messages of 30
-// shops through two processes that share their limits in Redis, 2 a second for each shop: 33 seconds if the limit is used to
-// the full. Free has a limit that is never reached, Bare has no limit.
+// Benchmark measures an adapter, whose queues must be Bare. Run it with -benchtime 1x. Limited takes 2,000 messages of
+// 30 shops through two processes that share their limits in Redis, 2 a second for each shop: 33 seconds if the limit is
+// used to the full. Free has a limit that is never reached, Bare has no limit.
 func Benchmark(b *testing.B, a Adapter, url string) {
 	b.Run("Limited", func(b *testing.B) {
 		for b.Loop() {

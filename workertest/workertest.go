@@ -34,15 +34,15 @@ type Message struct {
 	ID, Entity string // its name, unique among published messages, and the entity whose limit it falls under
 }
 
-// Queue is a queue in a real server, and a consumer of it that uses the adapter. The suite calls its methods from several
-// goroutines at once.
+// Queue is a queue in a real server, and a consumer of it that uses the adapter. The suite calls its methods from
+// several goroutines at once.
 type Queue interface {
 	// Publish adds messages.
 	Publish(ctx context.Context, messages ...Message) error
 
-	// Consume handles messages through the adapter until ctx ends, at least 30 at once, and returns when the messages in hand
-	// have ended. It handles a message whose handle fails again within Adapter.Again, at least three times and at most ten
-	// times in all. The context of handle is the context that the adapter gives to a handler.
+	// Consume handles messages through the adapter until ctx ends, at least 30 at once, and returns when the messages in
+	// hand have ended. It handles a message whose handle fails again within Adapter.Again, at least three times and at
+	// most ten times in all. The context of handle is the context that the adapter gives to a handler.
 	Consume(ctx context.Context, l worker.Limiter, handle func(context.Context, Message) error) error
 
 	// Left counts the messages that are not done, wherever they wait, except messages that were given up.
@@ -54,8 +54,8 @@ type Adapter struct {
 	// Name distinguishes the adapters of one test binary. It may be empty when there is one.
 	Name string
 
-	// Open connects to the queue of that name in the server at url, the url of Run, and makes the queue if there is none. The
-	// suite calls it in other processes, too, which inherit the environment.
+	// Open connects to the queue of that name in the server at url, the url of Run, and makes the queue if there is none.
+	// The suite calls it in other processes, too, which inherit the environment.
 	Open func(ctx context.Context, url, name string) (Queue, error)
 
 	// Late is how long after its slot a message may ask to run, most of the time. It bounds the median.
@@ -82,9 +82,9 @@ var rules = []struct {
 	{"Crash", testCrash},
 }
 
-// Run runs every rule as a subtest, each on a queue of its own in the server at url. The rule Crash kills other processes
-// that consume the same queue, so a queue in memory breaks it. Its limits are in a Redis: the one at DRIP_REDIS_URL, or a
-// private one from the program redis-server.
+// Run runs every rule as a subtest, each on a queue of its own in the server at url. The rule Crash kills other
+// processes that consume the same queue, so a queue in memory breaks it. Its limits are in a Redis: the one at
+// DRIP_REDIS_URL, or a private one from the program redis-server.
 func Run(t *testing.T, a Adapter, url string) {
 	if os.Getenv(variable) != "" { // it would start itself again and again
 		t.Fatal("TestMain must call workertest.Child")

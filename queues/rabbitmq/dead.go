@@ -25,8 +25,8 @@ const mostLooks = 5
 // together is how many letters wait for confirmation at once.
 const together = 64
 
-// Dead implements [queues.Broker]. The broker marks the letters that it has read as redelivered. A crash may leave a letter
-// twice, as wherever messages move.
+// Dead implements [queues.Broker]. The broker marks the letters that it has read as redelivered. A crash may leave a
+// letter twice, as wherever messages move.
 func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []queues.Letter, more bool, err error) {
 	_, more, err = b.letters(ctx, queue, func(count int) int { return min(count, most) }, func(l *queues.Letter) bool {
 		letters = append(letters, *l)
@@ -38,8 +38,8 @@ func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []qu
 	return letters, more, nil
 }
 
-// Requeue implements [queues.Broker]. The letters go to the due queue, as they are, and begin anew. They go to the work queue
-// if no Consumer has declared the due queue.
+// Requeue implements [queues.Broker]. The letters go to the due queue, as they are, and begin anew. They go to the work
+// queue if no Consumer has declared the due queue.
 func (b *Broker) Requeue(ctx context.Context, queue string, pick func(*queues.Letter) bool) (n int, err error) {
 	n, _, err = b.letters(ctx, queue, func(count int) int { return count }, pick)
 	if err != nil {

@@ -34,8 +34,8 @@ type Broker struct {
 	absent map[string]time.Time // by queue, when it did not exist
 }
 
-// New returns a Broker at a URL, amqp:// or amqps://, with these work queues. It does not connect: the first call of a method
-// does. ErrURL is its only error.
+// New returns a Broker at a URL, amqp:// or amqps://, with these work queues. It does not connect: the first call of a
+// method does. ErrURL is its only error.
 func New(rawURL string, workQueues ...string) (*Broker, error) {
 	_, err := address.Parse(rawURL)
 	var uri amqp.URI
@@ -135,9 +135,9 @@ func guard(ctx context.Context, conn *amqp.Connection) (release func() bool) {
 	return context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })
 }
 
-// Look implements [queues.Broker]. Each name that does not exist is a line in the broker's log. So Look asks for all delay
-// queues of a layout only if one of the queues exists that a consumer declares at the start. It does not ask for a missing
-// queue again for a minute.
+// Look implements [queues.Broker]. Each name that does not exist is a line in the broker's log. So Look asks for all
+// delay queues of a layout only if one of the queues exists that a consumer declares at the start. It does not ask for
+// a missing queue again for a minute.
 func (b *Broker) Look(ctx context.Context, queue string) (queues.State, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {

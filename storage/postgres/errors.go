@@ -27,9 +27,9 @@ var (
 	// ErrNoSchema is in the error of a call that found no table. Call CreateSchema. Nothing has changed.
 	ErrNoSchema = errors.New("postgres: the schema is missing or not complete; CreateSchema creates it")
 
-	// ErrNotState is in the error of Do and Read if the row holds no state. Nothing has changed. If a later version of drip
-	// wrote the state, the error is storage.ErrLater, too. A state of an earlier version is no error: the entity begins anew, with
-	// empty windows.
+	// ErrNotState is in the error of Do and Read if the row holds no state. Nothing has changed. If a later version of
+	// drip wrote the state, the error is storage.ErrLater, too. A state of an earlier version is no error: the entity
+	// begins anew, with empty windows.
 	ErrNotState = errors.New("postgres: the row holds something else than the state of an entity")
 
 	// ErrClosed is the error of every call after Close.

@@ -1,11 +1,12 @@
 // Package postgres keeps the entities of drip in PostgreSQL, where any number of processes share them. It is tested on
-// PostgreSQL 15, and needs nothing that is not in 10. docs/storage/postgres.md has more on poolers, standbys and YugabyteDB.
+// PostgreSQL 15, and needs nothing that is not in 10. docs/storage/postgres.md has more on poolers, standbys and
+// YugabyteDB.
 //
 // # URL
 //
-// "postgres://user:password@host:5432/database" with the parameters of [pgxpool.ParseConfig] and, for [Options], schema,
-// max_hold, timeout and delete_every: "postgres://host/db?schema=limits&max_hold=1h". Importing the package registers
-// the schemes postgres and postgresql. For a pool of your own call [New].
+// "postgres://user:password@host:5432/database" with the parameters of [pgxpool.ParseConfig] and, for [Options],
+// schema, max_hold, timeout and delete_every: "postgres://host/db?schema=limits&max_hold=1h". Importing the package
+// registers the schemes postgres and postgresql. For a pool of your own call [New].
 //
 // # Atomicity
 //
@@ -17,9 +18,9 @@
 //   - Lock, in two round trips. The storage locks and reads the row in the first one, and writes it in the second one. It does
 //     this for entities that it does not remember, and for entities that others have changed since.
 //
-// A Throttle, a Pause, an Announce, a Pin with an end and decisions within shared limits use the lock. The storage locks the
-// rows of the entity and of the limits in the order of their keys. Callers that wait at the same time share a round trip and a
-// transaction.
+// A Throttle, a Pause, an Announce, a Pin with an end and decisions within shared limits use the lock. The storage
+// locks the rows of the entity and of the limits in the order of their keys. Callers that wait at the same time share a
+// round trip and a transaction.
 //
 // The cost of a decision does not depend on the number of leases that are out. The storage deletes leases that have
 // ended when a decision depends on it, at most a thousand in a transaction; that takes more round trips.
@@ -30,8 +31,8 @@
 // the call fails with [ErrNoAnswer], and may have been done. A caller whose context ends leaves at once, and the
 // storage gives back the token, lease or slot of its call.
 //
-// If statement_timeout or lock_timeout of the server ends a transaction because of one row, only the calls about that row
-// fail. Nothing was stored, and the storage decides the others again.
+// If statement_timeout or lock_timeout of the server ends a transaction because of one row, only the calls about that
+// row fail. Nothing was stored, and the storage decides the others again.
 //
 // Decisions are not part of your transactions: they use connections of the pool, at most four at a time. They are
 // correct at every default_transaction_isolation.
@@ -39,14 +40,14 @@
 // # Expiry
 //
 // A row counts as not stored from the time on at which forgetting its entity changes no answer. While plain tokens are
-// out, that is MaxHold after the last run, when they count as returned. The storage also keeps the entity for MaxHold at least
-// if the caller gives times that are a minute or more away from the server's.
+// out, that is MaxHold after the last run, when they count as returned. The storage also keeps the entity for MaxHold
+// at least if the caller gives times that are a minute or more away from the server's.
 //
 // # Clock
 //
-// Unless the caller gives a time, the server's clock decides. A decision that was made before it was sent is only stored if
-// the server's clock has reached its time and is in the same interval of every window. When the server's clock steps back,
-// entities stand still until it is where it was.
+// Unless the caller gives a time, the server's clock decides. A decision that was made before it was sent is only
+// stored if the server's clock has reached its time and is in the same interval of every window. When the server's
+// clock steps back, entities stand still until it is where it was.
 package postgres
 
 import (
@@ -71,8 +72,8 @@ import (
 
 // Options of a Storage. The zero value is ready.
 type Options struct {
-	// Schema is the schema of the tables, at most 63 bytes. Storages with different schemas do not share entities. Defaults
-	// to "drip".
+	// Schema is the schema of the tables, at most 63 bytes. Storages with different schemas do not share entities.
+	// Defaults to "drip".
 	Schema string
 
 	// MaxHold is how long a plain token may be out: when an entity with such tokens out has run nothing for so long,
@@ -94,7 +95,8 @@ type Options struct {
 	Remember int
 }
 
-// Storage keeps the state of entities in PostgreSQL. Make one with New or [storage.Open]. It is safe for concurrent use.
+// Storage keeps the state of entities in PostgreSQL. Make one with New or [storage.Open]. It is safe for concurrent
+// use.
 type Storage struct {
 	pool    *pgxpool.Pool
 	owned   bool // the pool was made here
@@ -205,8 +207,8 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within
 	return s.lane.Do(ctx, key, key, l, within, op)
 }
 
-// CreateSchema makes the schema and the tables with the text of [SchemaSQL], if they are missing. Every process may call
-// it when it starts.
+// CreateSchema makes the schema and the tables with the text of [SchemaSQL], if they are missing. Every process may
+// call it when it starts.
 func (s *Storage) CreateSchema(ctx context.Context) error {
 	if err := s.usable(ctx); err != nil {
 		return err

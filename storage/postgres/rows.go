@@ -146,8 +146,8 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	return err
 }
 
-// List implements [storage.Lister], in the order of the keys, a thousand rows in each round trip. It leaves out rows that
-// hold no state.
+// List implements [storage.Lister], in the order of the keys, a thousand rows in each round trip. It leaves out rows
+// that hold no state.
 func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) error {
 	const most = 1000
 	for after, more := []byte{}, true; more; {

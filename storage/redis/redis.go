@@ -9,14 +9,14 @@
 //
 // # Atomicity
 //
-// Storage is [storage.Atomic]. Every operation on an entity, from GetDelay to Settle, is one call of a script, in one round
-// trip, also within shared limits. Callers that wait at the same time share a pipeline, and callers that wait for the same
-// entity, or within the same shared limits, share one call of the script. Batching never delays a call: the storage sends it at
-// once unless several pipelines to its server are under way.
+// Storage is [storage.Atomic]. Every operation on an entity, from GetDelay to Settle, is one call of a script, in one
+// round trip, also within shared limits. Callers that wait at the same time share a pipeline, and callers that wait for
+// the same entity, or within the same shared limits, share one call of the script. Batching never delays a call: the
+// storage sends it at once unless several pipelines to its server are under way.
 //
-// A process that is alone with an entity for a while decides in Go, and the script only compares and stores. When another
-// process has changed the state, the script refuses, and a second one decides in Redis. After each refusal the process
-// leaves the entity to that script for longer, up to 64 calls.
+// A process that is alone with an entity for a while decides in Go, and the script only compares and stores. When
+// another process has changed the state, the script refuses, and a second one decides in Redis. After each refusal the
+// process leaves the entity to that script for longer, up to 64 calls.
 //
 // A caller whose context ends leaves at once. If its call was not sent yet, Redis never decides it. If it was, the
 // storage gives back its token, lease or ticket as soon as the answer comes.
@@ -34,25 +34,25 @@
 // # What a key holds
 //
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
-// numbers of eight bytes, 376 bytes in all. Each further window adds 152 bytes, a pin 200, each shared limit 112, each unit of
-// urgent tickets 112 and each lease 16. A shared limit has a table of booked slots besides: 104 bytes, at most 264 for the
-// entities that wait, and 3 for each second or interval with booked slots, up to 1,024 of them. When more than 512 leases are
-// out, they move to a sorted set, whose key has ":leases" at the end. So the cost of a call hardly grows with the number of
-// leases.
+// numbers of eight bytes, 376 bytes in all. Each further window adds 152 bytes, a pin 200, each shared limit 112, each
+// unit of urgent tickets 112 and each lease 16. A shared limit has a table of booked slots besides: 104 bytes, at most
+// 264 for the entities that wait, and 3 for each second or interval with booked slots, up to 1,024 of them. When more
+// than 512 leases are out, they move to a sorted set, whose key has ":leases" at the end. So the cost of a call hardly
+// grows with the number of leases.
 //
 // Every key has a time to live. It ends when forgetting the entity changes no answer and its leases have ended. While
-// plain tokens of GetDelay are out, it is MaxHold after the last one was taken. The entity also stays for MaxHold at least if
-// the caller gives times that are a minute or more away from the server's.
+// plain tokens of GetDelay are out, it is MaxHold after the last one was taken. The entity also stays for MaxHold at
+// least if the caller gives times that are a minute or more away from the server's.
 //
 // Redis forgets entities sooner if an eviction policy removes them, if keys are flushed, or if a server without
 // persistence restarts. They are new then, as full as the Start of the bucket makes them, and their leases are over.
 //
 // # Cluster
 //
-// A decision within shared limits needs the keys of the entity and of the limits in one slot: a Prefix with braces of its own,
-// such as "{drip}:", puts all keys of a Storage there, on one node. In a Cluster or a Ring a node that does not answer does not
-// delay the calls to others. After a failover the new master may lack the last decisions. While a slot moves to another node,
-// calls about its entities may fail with TRYAGAIN. They have done nothing.
+// A decision within shared limits needs the keys of the entity and of the limits in one slot: a Prefix with braces of
+// its own, such as "{drip}:", puts all keys of a Storage there, on one node. In a Cluster or a Ring a node that does
+// not answer does not delay the calls to others. After a failover the new master may lack the last decisions. While a
+// slot moves to another node, calls about its entities may fail with TRYAGAIN. They have done nothing.
 //
 // # Clock
 //
@@ -90,13 +90,13 @@ var (
 	// cause, too. Unless the cause is a failure to connect, the call may have been done all the same.
 	//
 	// If Redis answers with an error instead of doing the call, the call returns one that wraps the error of go-redis; see
-	// goredis.IsOOMError and similar functions. Nothing has changed then. Only if an access list refuses SET, a lease of an entity
-	// with more than 512 leases may be gone.
+	// goredis.IsOOMError and similar functions. Nothing has changed then. Only if an access list refuses SET, a lease of
+	// an entity with more than 512 leases may be gone.
 	ErrNoAnswer = errors.New("redis: no answer")
 
-	// ErrNotState means that the value of the key is not a state. Nothing has changed. If a later version of drip wrote the
-	// value, the error is storage.ErrLater, too. A value of an earlier version is no error: the entity begins anew, with empty
-	// windows.
+	// ErrNotState means that the value of the key is not a state. Nothing has changed. If a later version of drip wrote
+	// the value, the error is storage.ErrLater, too. A value of an earlier version is no error: the entity begins anew,
+	// with empty windows.
 	ErrNotState = errors.New("redis: the key holds something else than the state of an entity")
 
 	// ErrClosed is the error of every call after Close.
@@ -125,14 +125,14 @@ type Options struct {
 	// braces must not be empty, and its last one must be closed. Defaults to "drip:".
 	Prefix string
 
-	// MaxHold is how long an entity keeps its tokens of GetDelay without running anything. Then the holders count as dead and
-	// all its tokens are back. It should be well above the longest operation. If a bucket takes longer to fill, that time
-	// replaces it. At least 1ms. Defaults to 24 hours. The leases of Admit end without it.
+	// MaxHold is how long an entity keeps its tokens of GetDelay without running anything. Then the holders count as dead
+	// and all its tokens are back. It should be well above the longest operation. If a bucket takes longer to fill, that
+	// time replaces it. At least 1ms. Defaults to 24 hours. The leases of Admit end without it.
 	MaxHold time.Duration
 
 	// Remember is the most entities that the storage remembers. Each takes about 700 bytes, up to 4 KB if it is a shared
-	// limit, and about 100 bytes for each lease. A decision about a remembered entity that no other process has changed takes the
-	// server less time. Defaults to 50,000. Below zero it remembers none, and neither does it with a Ring.
+	// limit, and about 100 bytes for each lease. A decision about a remembered entity that no other process has changed
+	// takes the server less time. Defaults to 50,000. Below zero it remembers none, and neither does it with a Ring.
 	Remember int
 }
 
@@ -170,8 +170,8 @@ type cluster interface {
 }
 
 // New returns a Storage that uses the client, whose timeouts, pool and TLS apply; its retries do not apply to
-// decisions. It connects to nothing yet. Close leaves the client open. An error names the option, or says that the client is
-// nil.
+// decisions. It connects to nothing yet. Close leaves the client open. An error names the option, or says that the
+// client is nil.
 //
 // In a Cluster an entity is one key, {entity} after the prefix. So entities spread over the nodes, and keys of your own
 // with the same {entity} are on the same node. A prefix with braces of its own puts all entities on one node.
