@@ -47,6 +47,7 @@ var wrong = map[string]func() storage.Storage{
 	"revisions repeat after 255":               func() storage.Storage { return &revisions{most: 255} },
 	"revisions repeat after 65535":             func() storage.Storage { return &revisions{most: 65535} },
 	"revisions repeat after 2":                 func() storage.Storage { return &revisions{most: 2} },
+	"revisions begin at 0":                     func() storage.Storage { return zeroth{&revisions{most: 1 << 60}} },
 	"revisions begin again after forgetting":   func() storage.Storage { return &revisions{most: 1 << 60, forget: true} },
 	"revisions begin again, by simulated time": func() storage.Storage { return &revisions{most: 1 << 60, forget: true, simulated: true} },
 	"keys are made valid UTF-8":                keyed(func(k string) string { return strings.ToValidUTF8(k, "\ufffd") }),
@@ -165,6 +166,16 @@ func TestFailuresAreFew(t *testing.T) {
 		if lines := strings.Count(string(out), "storagetest.go:"); err == nil || told == 0 || lines > 10 {
 			t.Errorf("%s: %d lines, %d with the rule: %v\n%.2000s", rule, lines, told, err, out)
 		}
+	}
+}
+
+// A rule ends although no Set ever succeeds.
+func TestRunEnds(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWrongBackends$/^NoLostUpdate$", "-test.short", "-test.timeout=1m")
+	cmd.Env = append(os.Environ(), "DRIP_WRONG_BACKEND=revisions begin at 0")
+	out, err := cmd.CombinedOutput()
+	if text := string(out); err == nil || !strings.Contains(text, "a Set fails only if") || strings.Contains(text, "panic:") {
+		t.Errorf("%v\n%.2000s", err, text)
 	}
 }
 
@@ -375,6 +386,21 @@ type dataMutant struct {
 func (m dataMutant) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
 	s.Data = m.f(s.Data)
 	return m.keep.Set(ctx, key, s, rev)
+}
+
+// zeroth gives the first Set of a key the revision 0, which is NoRevision.
+type zeroth struct{ *revisions }
+
+func (z zeroth) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	st, rev, err := z.revisions.Get(ctx, key)
+	return st, max(rev, 1) - 1, err
+}
+
+func (z zeroth) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	if rev != storage.NoRevision {
+		rev++
+	}
+	return z.revisions.Set(ctx, key, s, rev)
 }
 
 // revisions counts the revisions of each key in its record, from 1 to most. It may forget the record from Until on.

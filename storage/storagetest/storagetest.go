@@ -353,7 +353,11 @@ func count(t *testing.T, s storage.Storage, workers, each int, key func(worker i
 		}
 	}
 	together(workers, func(i int) {
-		for done := 0; done < each; {
+		for done, tries := 0, 0; done < each; tries++ {
+			if tries == workers*each {
+				t.Errorf("a Set fails only if another one came between it and its Get: of %d tries %d succeeded", tries, done)
+				return
+			}
 			st, rev, err := s.Get(t.Context(), key(i))
 			if err != nil {
 				t.Errorf("Get: %v", err)
