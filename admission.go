@@ -277,8 +277,9 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 //
 // After ErrCost or ErrUnit the lease is still out: call Settle again, with Lease.Cost if you know no better.
 //
-// Calling Settle twice is safe: the second call returns ErrNoLease, and so does a call after the lease has ended. Call
-// it with a context that is still alive, such as context.WithoutCancel of the handler's.
+// Calling Settle twice is safe: the second call returns ErrNoLease, and so does a call after the lease has ended. So
+// you may call it again after any other error. A lease that is not settled ends by itself, at the expected cost. Call
+// Settle with a context that is still alive, such as context.WithoutCancel of the handler's.
 func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
 	op := decision.Op{Kind: decision.Settle, Lease: l.l}
 	var err error

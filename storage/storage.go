@@ -47,8 +47,8 @@ type State struct {
 	Until int64
 }
 
-// Revision is the version of one key's state. The backend chooses it. A key that was forgotten and comes back must not
-// repeat a revision that a reader may still hold.
+// Revision is the version of one key's state, never NoRevision. The backend chooses it. A key that was forgotten and
+// comes back must not repeat a revision that a reader may still hold.
 type Revision uint64
 
 // NoRevision is the revision of a key without a stored state.
