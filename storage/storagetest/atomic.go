@@ -190,7 +190,11 @@ func doAndSet(t *testing.T, s storage.Storage, key string, callers, each int) {
 		if sets {
 			do = plain{s}.Do
 		}
-		for done := 0; done < each; {
+		for done, tries := 0, 0; done < each; tries++ {
+			if tries == callers*each {
+				t.Errorf("a Set fails only if another change came between it and its Get: of %d tries %d succeeded", tries, done)
+				return
+			}
 			a, err := do(t.Context(), key, l, nil, op)
 			if sets && errors.Is(err, storage.ErrConflict) {
 				continue

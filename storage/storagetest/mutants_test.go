@@ -48,6 +48,7 @@ var wrong = map[string]func() storage.Storage{
 	"revisions repeat after 65535":             func() storage.Storage { return &revisions{most: 65535} },
 	"revisions repeat after 2":                 func() storage.Storage { return &revisions{most: 2} },
 	"revisions begin at 0":                     func() storage.Storage { return zeroth{&revisions{most: 1 << 60}} },
+	"Set refuses the revisions of Get":         func() storage.Storage { return refuser{memory.New()} },
 	"revisions begin again after forgetting":   func() storage.Storage { return &revisions{most: 1 << 60, forget: true} },
 	"revisions begin again, by simulated time": func() storage.Storage { return &revisions{most: 1 << 60, forget: true, simulated: true} },
 	"keys are made valid UTF-8":                keyed(func(k string) string { return strings.ToValidUTF8(k, "\ufffd") }),
@@ -171,11 +172,13 @@ func TestFailuresAreFew(t *testing.T) {
 
 // A rule ends although no Set ever succeeds.
 func TestRunEnds(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWrongBackends$/^NoLostUpdate$", "-test.short", "-test.timeout=1m")
-	cmd.Env = append(os.Environ(), "DRIP_WRONG_BACKEND=revisions begin at 0")
-	out, err := cmd.CombinedOutput()
-	if text := string(out); err == nil || !strings.Contains(text, "a Set fails only if") || strings.Contains(text, "panic:") {
-		t.Errorf("%v\n%.2000s", err, text)
+	for name, rule := range map[string]string{"revisions begin at 0": "NoLostUpdate", "Set refuses the revisions of Get": "AtomicAndSet"} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWrongBackends$/^"+rule+"$", "-test.short", "-test.timeout=1m")
+		cmd.Env = append(os.Environ(), "DRIP_WRONG_BACKEND="+name)
+		out, err := cmd.CombinedOutput()
+		if text := string(out); err == nil || !strings.Contains(text, "a Set fails only if") || strings.Contains(text, "panic:") {
+			t.Errorf("%s: %v\n%.2000s", name, err, text)
+		}
 	}
 }
 
@@ -386,6 +389,14 @@ type dataMutant struct {
 func (m dataMutant) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
 	s.Data = m.f(s.Data)
 	return m.keep.Set(ctx, key, s, rev)
+}
+
+// refuser is a backend whose Get returns the revision after the stored one.
+type refuser struct{ *memory.Storage }
+
+func (r refuser) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	st, rev, err := r.Storage.Get(ctx, key)
+	return st, rev + 1, err
 }
 
 // zeroth gives the first Set of a key the revision 0, which is NoRevision.

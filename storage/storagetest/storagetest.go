@@ -355,7 +355,7 @@ func count(t *testing.T, s storage.Storage, workers, each int, key func(worker i
 	together(workers, func(i int) {
 		for done, tries := 0, 0; done < each; tries++ {
 			if tries == workers*each {
-				t.Errorf("a Set fails only if another one came between it and its Get: of %d tries %d succeeded", tries, done)
+				t.Errorf("a Set fails only if another change came between it and its Get: of %d tries %d succeeded", tries, done)
 				return
 			}
 			st, rev, err := s.Get(t.Context(), key(i))
