@@ -219,32 +219,41 @@ func TestDeck(t *testing.T) {
 	})
 }
 
-// An operation of any entity wakes the first message that waits for a token of a shared limit, if it was within that limit.
+// An operation wakes the first message that waits for a token of its entity, and the first one of any entity that waits for a token
+// of a shared limit that the operation was within.
 func TestDeckOfSharedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &heldQueue{most: 9}
+		var within []string
+		s := taking(t, Options{
+			Limiter: buckettest.New(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 9}, "orders": {Size: 9}}}),
+			Request: func(*amqp.Delivery) drip.Request { return drip.Request{Within: within} },
+		})
 		woken := make(chan string, 9)
 		for _, c := range [][2]string{{"shop", ""}, {"shop", "app"}, {"other", "app"}, {"other", "orders"}} {
-			s, a := k.enter(c[0], 0), forToken
+			slot, a := s.held.enter(c[0], 0), forToken
 			a.Limit = c[1]
-			go func() { k.wait(t.Context(), s, a); woken <- c[0] + ":" + c[1] }()
+			go func() { s.held.wait(t.Context(), slot, a); woken <- c[0] + ":" + c[1] }()
 			synctest.Wait()
 		}
 		for _, c := range []struct {
+			entity string
 			within []string
 			want   []string
-		}{{[]string{}, nil}, {[]string{"app"}, []string{"shop:app"}}, {nil, []string{"other:app", "other:orders"}}} {
-			k.wake("third", c.within)
+		}{
+			{"third", []string{}, nil}, {"third", []string{"app"}, []string{"shop:app"}}, {"third", nil, []string{"other:app", "other:orders"}},
+			{"shop", []string{}, []string{"shop:"}},
+		} {
+			within = c.within
+			from := newSettling(&givenBack{}, 1)
+			s.process(&delivery{message: open(amqp.Delivery{MessageId: c.entity}, time.Now(), false), from: from, tag: from.received(1)})
 			synctest.Wait()
 			var got []string
 			for len(woken) > 0 {
 				got = append(got, <-woken)
 			}
 			if slices.Sort(got); !slices.Equal(got, c.want) {
-				t.Errorf("an operation within %q wakes %q, want %q", c.within, got, c.want)
+				t.Errorf("an operation of %s within %q wakes %q, want %q", c.entity, c.within, got, c.want)
 			}
 		}
-		k.wake("shop", nil)
-		<-woken
 	})
 }
