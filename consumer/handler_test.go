@@ -58,6 +58,7 @@ func TestLimit(t *testing.T) {
 		"runs":           {handled: true},
 		"fails":          {handled: true, handler: failure, want: failure},
 		"postponed":      {limiter: scripted{delay: time.Second}, postponed: 1},
+		"slot is past":   {limiter: scripted{delay: -time.Second}, postponed: 1},
 		"throttled":      {handled: true, handler: Throttled(time.Minute, failure), postponed: 1},
 		"entity fails":   {entity: func(*amqp.Delivery) (string, error) { return "", failure }, want: ErrEntity},
 		"entity panics":  {entity: func(*amqp.Delivery) (string, error) { panic("oh") }, want: ErrEntity},

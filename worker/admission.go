@@ -51,11 +51,15 @@ func (p plain) Cancel(ctx context.Context, entity string, a drip.Admission) erro
 func (plain) Renew(_ context.Context, _ string, l drip.Lease) (drip.Lease, error) { return l, nil }
 func (plain) Throttled(context.Context, string, time.Duration) error              { return nil }
 
-// careful is an Admitter that returns a panic as an error: each call may call the user's Options.Limits, which may panic.
+// careful is an Admitter that returns a panic as an error: each call may call the user's Options.Limits, which may panic. A delay
+// below zero, the time until a slot that has just passed, postpones its message by a moment.
 type careful struct{ Admitter }
 
 func (c careful) Admit(ctx context.Context, entity string, r drip.Request) (a drip.Admission, err error) {
 	err = caught(func() (err error) { a, err = c.Admitter.Admit(ctx, entity, r); return err })
+	if a.Delay < 0 {
+		a.Delay = time.Millisecond
+	}
 	return a, err
 }
 
