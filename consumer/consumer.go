@@ -178,8 +178,8 @@ type Consumer struct {
 	held   *heldQueue
 	delays *DelayQueues
 
-	fresh, handlers *places // of the work queue's messages, and of all
-	publishing      outage.Outage
+	fresh, handlers     *places // of the work queue's messages, and of all
+	publishing, burying outage.Outage
 
 	telemetry *telemetry // nil without providers
 

@@ -335,7 +335,9 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		err = s.insist(mostRefusals, publish)
 	}
 	if errors.Is(err, errRefused) || errors.Is(err, errSilent) {
-		s.o.Logger.Warn("the dead letters take no messages", "reason", m.given, "message_id", m.MessageId, "error", err)
+		if s.burying.Fails() {
+			s.o.Logger.Warn("the dead letters take no messages", "reason", m.given, "message_id", m.MessageId, "error", err)
+		}
 		m.postponeBy(jitter(buriedLate))
 		m.record.became(wasForwarded, "")
 		if err = s.store(m); !errors.Is(err, ErrUnpostponable) {
@@ -343,6 +345,9 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		}
 		m.record.became(wasDeadLettered, m.given)
 		err = s.insist(math.MaxInt, publish)
+	}
+	if err == nil && s.burying.Works() {
+		s.o.Logger.Info("the dead letters take messages again")
 	}
 	if err == nil && m.given != reasonFailed { // failed logs that reason
 		s.o.Logger.WarnContext(m.record.context(s.broken), "a message went to the dead letters", "reason", m.given, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age().String())

@@ -621,7 +621,7 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 }
 
 // A message that is given up while the dead letters take no messages waits for them. No handler gets it again, not even the handler
-// of a Consumer with more attempts. The dead letter tells what has happened.
+// of a Consumer with more attempts. The dead letter tells what has happened. The log says once that the dead letters take no messages.
 func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 	for reason, c := range map[string]struct {
 		err      error
@@ -644,7 +644,8 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 				handled.Add(1)
 				return c.err
 			}
-			o := Options{URL: b.url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: quiet, MaxPostponements: 1, Attempts: 2}
+			var log lines
+			o := Options{URL: b.url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: slog.New(&log), MaxPostponements: 1, Attempts: 2}
 			stop := running(t, o)
 			begun(t, b, queue)
 			b.publish(queue, amqp.Publishing{MessageId: "m", Body: []byte("body")})
@@ -670,6 +671,9 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 			back()
 			eventuallyIn(t, 30*time.Second, "it waits again", func() bool { return b.waitingIn(queue) == 1 })
 			stop()
+			if n := log.count("the dead letters take no messages"); n != 1 {
+				t.Errorf("the log has %d lines of it", n)
+			}
 			o.Attempts, o.MaxPostponements = 5, 5
 			running(t, o)
 			ctl(t, server, "clear_policy", queue)
