@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -112,7 +113,7 @@ func (b *Broker) letters(ctx context.Context, queue string, most func(count int)
 			continue
 		}
 		if err := p.publish(late, to, moves, &d); err != nil {
-			return moved, false, err
+			return moved, false, cmp.Or(p.settle(late), err)
 		}
 		if len(p.waiting) == together {
 			if err := p.settle(late); err != nil {
@@ -143,6 +144,7 @@ type publishing struct {
 	ch       *amqp.Channel
 	waiting  []waiting          // at most together
 	returns  <-chan amqp.Return // with room for as many
+	closed   <-chan *amqp.Error // gets why the broker has closed the channel
 	returned map[string]int     // how many letters with this ID
 	moved    int                // letters that were confirmed and removed
 	dead     string             // the queue of the letters
@@ -163,7 +165,8 @@ func newPublishing(conn *amqp.Connection, dead string) (*publishing, error) {
 		return nil, err
 	}
 	returns := ch.NotifyReturn(make(chan amqp.Return, together))
-	return &publishing{ch: ch, returns: returns, returned: map[string]int{}, dead: dead}, nil
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	return &publishing{ch: ch, returns: returns, closed: closed, returned: map[string]int{}, dead: dead}, nil
 }
 
 func (p *publishing) publish(ctx context.Context, to string, moves bool, d *amqp.Delivery) error {
@@ -213,6 +216,12 @@ func (p *publishing) settle(ctx context.Context) error {
 		}
 	}
 	p.waiting = p.waiting[:0]
+	if p.ch.IsClosed() {
+		if cause := <-p.closed; cause != nil {
+			failed = cause
+		}
+		return failed
+	}
 	for _, d := range again {
 		if err := p.publish(ctx, p.dead, false, d); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -371,4 +372,38 @@ func TestRequeueIsRefused(t *testing.T) {
 		}
 		count(t, ch, deadQueue(queue), n)
 	}
+}
+
+// A letter that is larger than the broker takes now, as RabbitMQ 4 takes less, does not make copies of the others. The error tells its size.
+func TestLetterThatTheBrokerNoLongerTakes(t *testing.T) {
+	server := servers.OwnRabbitMQ(t)
+	ch, queue := servers.Channel(t, server.URL()), "orders"
+	servers.Declare(t, ch, "classic", queue, deadQueue(queue))
+	const before, behind = 3, 8
+	for i := range before + 1 + behind {
+		body := []byte("order")
+		if i == before {
+			body = make([]byte, 5000)
+		}
+		servers.Publish(t, ch, deadQueue(queue), amqp.Publishing{Headers: amqp.Table{"x-drip-reason": "failed"}, Body: body})
+	}
+	if out, err := server.Ctl(t.Context(), "eval", "application:set_env(rabbit, max_message_size, 1000), persistent_term:put(max_message_size, 1000)."); err != nil {
+		t.Fatal(out, err)
+	}
+	b, err := New(server.URL(), queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	moved, err := b.Requeue(t.Context(), queue, func(l *queues.Letter) bool {
+		if l.Size == 5000 {
+			count(t, ch, queue, before) // the broker has stored the ones before
+		}
+		return true
+	})
+	if moved != before || err == nil || !strings.Contains(err.Error(), "size 5000") {
+		t.Errorf("Requeue = %d, %v; want %d, and the size", moved, err, before)
+	}
+	count(t, ch, queue, before)
+	count(t, ch, deadQueue(queue), 1+behind)
 }
