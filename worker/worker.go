@@ -315,7 +315,7 @@ func lateFor(cause error) error {
 	if cause == nil {
 		return drip.ErrDeadline
 	}
-	return fmt.Errorf("%w: %w", drip.ErrDeadline, cause)
+	return fmt.Errorf("%w: %w", drip.ErrDeadline, told(cause, func() { outlived(cause) }))
 }
 
 // outlived reports whether a message is given up because of its age or deadline, which spends no attempt.

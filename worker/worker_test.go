@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -221,6 +222,18 @@ func TestDeadlineFreesOneSlot(t *testing.T) {
 			t.Errorf("%d slots are booked by two messages", status.Booked)
 		}
 	})
+}
+
+// A refusal with a nil pointer as its cause, whose message cannot run before its deadline, does not end the process.
+func TestDeadlineOfABrokenCause(t *testing.T) {
+	w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{}), Request: func(string) drip.Request {
+		return drip.Request{Deadline: time.Now().Add(time.Minute)}
+	}})
+	for _, refused := range []error{Later(time.Hour, (*url.Error)(nil)), Throttled(time.Hour, (*url.Error)(nil))} {
+		if out := w.Do(t.Context(), "shop", "", func(context.Context) error { return refused }); out.Kind != GivenUp || !errors.Is(out.Err, drip.ErrDeadline) {
+			t.Errorf("Do = %+v", out)
+		}
+	}
 }
 
 // A message without an entity fails, and one that the limit can never admit is given up.
