@@ -27,7 +27,9 @@ func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() er
 		if failFast && (code(err) != amqp.InternalError || tries == 3) {
 			return err
 		}
-		log.Warn("cannot begin, will try again", "error", err)
+		if p.isNew(err) {
+			log.Warn("cannot begin, will try again", "error", err)
+		}
 		if !p.wait(ctx) {
 			return err
 		}
@@ -36,7 +38,17 @@ func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() er
 
 // pace is the pauses between tries to connect. Each is twice as long as the one before, up to longestPause. The zero value
 // begins with firstBackoff.
-type pace struct{ last time.Duration }
+type pace struct {
+	last time.Duration
+	text string // of the last error
+}
+
+// isNew reports whether err has another text than the last error, so that the log tells of an outage once.
+func (p *pace) isNew(err error) bool {
+	last := p.text
+	p.text = err.Error()
+	return p.text != last
+}
 
 // longestPause is short, because a consumer without a connection leaves the limit unused, and a refused connection costs little.
 const longestPause = 2 * time.Second

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,12 +34,13 @@ func cannot(t *testing.T, o Options, want error, texts ...string) {
 	}
 }
 
-// However long a broker was down, a consumer tries again soon after it is back, and not all the time before.
+// However long a broker was down, a consumer tries again soon after it is back, and not all the time before. The log tells of it once.
 func TestTriesAgainSoonAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for outage := time.Second; outage < time.Hour; outage = outage * 5 / 4 {
 			began, tries := time.Now(), 0
-			err := start(t.Context(), false, quiet, func() error {
+			var log lines
+			err := start(t.Context(), false, slog.New(&log), func() error {
 				if tries++; time.Since(began) < outage {
 					return errors.New("connection refused")
 				}
@@ -46,6 +48,9 @@ func TestTriesAgainSoonAfterAnOutage(t *testing.T) {
 			})
 			if late := time.Since(began) - outage; err != nil || late > 2500*time.Millisecond {
 				t.Errorf("a try succeeded %v after an outage of %v (error %v)", late, outage, err)
+			}
+			if n := log.count("cannot begin, will try again"); n != 1 {
+				t.Errorf("the log has %d lines about an outage of %v", n, outage)
 			}
 			if most := 8 + int(outage/(2*time.Second)); tries > most {
 				t.Errorf("%d tries in an outage of %v, want at most %d", tries, outage, most)
