@@ -19,7 +19,7 @@ import (
 //
 // A number or a bool is a local. So is each field of a struct and each element of an array: Lease.End of the variable a is
 // a_Lease_End, and Cost[1] of op is op_Cost_1. The structs of
-// a slice are tables in a table, counted from 0. A pointer to one is its table; or, if nobody changes it, a copy.
+// a slice are tables in a table, counted from 0. A pointer to one is its table.
 type emitter struct {
 	info  *types.Info
 	funcs map[*types.Func]*ast.FuncDecl
@@ -630,32 +630,10 @@ func (e *emitter) bind(fn *types.Func, recv any, args []ast.Expr) {
 
 // pointer puts a pointer to a struct of a slice into a local.
 func (e *emitter) pointer(name string, p place) place {
-	switch {
-	case p.table == "" || word.MatchString(p.table):
-		return p
-	case e.changed(p.of):
+	if p.table != "" && !word.MatchString(p.table) {
 		p.table = e.local(name, expr{p.table, atom}).code
-		return p
 	}
-	of := e.local(name, expr{p.table, atom}).code
-	c := place{of: p.of, prefix: of}
-	p.table = of
-	e.line("local %s = %s", strings.Join(c.flat(), ", "), strings.Join(p.flat(), ", "))
-	return c
-}
-
-// changed tells whether a function changes a field of such a struct.
-func (e *emitter) changed(s *types.Struct) (changed bool) {
-	for _, decl := range e.funcs {
-		ast.Inspect(decl, func(n ast.Node) bool {
-			for _, l := range assigned(n) {
-				sel, ok := l.(*ast.SelectorExpr)
-				changed = changed || ok && structOf(e.info.TypeOf(sel.X)) == s
-			}
-			return true
-		})
-	}
-	return changed
+	return p
 }
 
 // assigns tells whether a variable is set.
