@@ -347,16 +347,16 @@ func keyed(f func(string) string) func() storage.Storage {
 }
 
 type keyMutant struct {
-	keep *keep
-	f    func(string) string
+	storage.Storage
+	f func(string) string
 }
 
 func (m keyMutant) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	return m.keep.Get(ctx, m.f(key))
+	return m.Storage.Get(ctx, m.f(key))
 }
 
 func (m keyMutant) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
-	return m.keep.Set(ctx, m.f(key), s, rev)
+	return m.Storage.Set(ctx, m.f(key), s, rev)
 }
 
 func hashTag(k string) string {
@@ -636,6 +636,7 @@ func (c careless) Set(ctx context.Context, key string, st storage.State, rev sto
 type forceful struct{ storage.Storage }
 
 func (f forceful) Set(ctx context.Context, key string, st storage.State, rev storage.Revision) error {
+	runtime.Gosched() // others come in between on a busy machine, too
 	err := f.Storage.Set(ctx, key, st, rev)
 	for errors.Is(err, storage.ErrConflict) {
 		if _, rev, err = f.Get(ctx, key); err == nil {
@@ -748,38 +749,5 @@ func (s *loose) Do(ctx context.Context, key string, l *decision.Limits, within [
 	if s.without || len(within) == 0 {
 		return s.Storage.Do(ctx, key, l, nil, op)
 	}
-	keys := []string{key}
-	for _, w := range within {
-		keys = append(keys, w.Key)
-	}
-	states, leases := make([]decision.State, len(keys)), make([]*storage.Leases, len(keys))
-	for i, k := range keys {
-		stored, _, err := s.Get(ctx, k)
-		if err != nil {
-			return decision.Answer{}, err
-		}
-		held, err := storage.Decode(stored.Data, &states[i])
-		if err != nil {
-			return decision.Answer{}, err
-		}
-		leases[i] = storage.NewLeases(held)
-	}
-	var shared []decision.Shared
-	for i := range within {
-		shared = append(shared, within[i].In(&states[i+1], leases[i+1]))
-	}
-	var a decision.Answer
-	l.ApplyWithin(&states[0], leases[0], shared, &op, op.Now, &a)
-	runtime.Gosched() // others come in between on a busy machine, too
-	for i, k := range keys {
-		limits := l
-		if i > 0 {
-			limits = within[i-1].Limits
-		}
-		for err := storage.ErrConflict; err == storage.ErrConflict; {
-			_, rev, _ := s.Get(ctx, k)
-			err = s.Set(ctx, k, storage.State{Data: storage.Encode(&states[i], leases[i].All()), Now: states[i].Now, Until: limits.Until(&states[i])}, rev)
-		}
-	}
-	return a, nil
+	return plain{forceful{s.Storage}}.Do(ctx, key, l, within, op)
 }
