@@ -105,41 +105,6 @@ func TestExactUnderContention(t *testing.T) {
 	}
 }
 
-func TestNeverMoreTokensThanSize(t *testing.T) {
-	for name, open := range storages {
-		t.Run(name, func(t *testing.T) {
-			const size = 5
-			b := buckettest.New(t, drip.Options{Size: size, RefreshRate: 1000, RefreshInterval: time.Millisecond, Start: time.Unix(0, 0), Storage: open(t)})
-			var inFlight, most, ran atomic.Int64
-			var wg sync.WaitGroup
-			for range 64 {
-				wg.Go(func() {
-					for ran.Load() < 2000 {
-						if delay, err := b.GetDelay(context.Background(), "shop"); err != nil {
-							t.Error(err)
-							return
-						} else if delay > 0 {
-							continue
-						}
-						n := inFlight.Add(1)
-						for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-						}
-						ran.Add(1)
-						inFlight.Add(-1)
-						if err := b.ReturnToken(context.Background(), "shop"); err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			wg.Wait()
-			if most.Load() > size {
-				t.Errorf("%d operations were in flight at once, allowed are %d", most.Load(), size)
-			}
-		})
-	}
-}
-
 func TestNewNamesTheWrongField(t *testing.T) {
 	for _, c := range []struct {
 		o    drip.Options
@@ -196,28 +161,6 @@ func TestDefaults(t *testing.T) {
 	}
 	if got, err := b.GetDelayAt(t.Context(), "shop", start.Add(2*time.Minute)); err != nil || got != 50*time.Millisecond {
 		t.Errorf("the delay when only a token is short is %v, %v; want 50ms", got, err)
-	}
-}
-
-// The clock of New and of GetDelay, without waiting.
-func TestOwnClock(t *testing.T) {
-	for name, open := range storages {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := buckettest.New(t, drip.Options{Size: 3, RefreshRate: 3, Start: time.Now(), Storage: open(t)})
-				for i := range 3 {
-					if delay, err := b.GetDelay(t.Context(), "shop"); delay != time.Second || err != nil {
-						t.Errorf("delay %d of a bucket that has just started = %v, %v; want 1s", i, delay, err)
-					}
-				}
-				time.Sleep(time.Second)
-				for i := range 3 {
-					if delay, err := b.GetDelay(t.Context(), "shop"); delay != 0 || err != nil {
-						t.Errorf("delay %d an interval later = %v, %v; want 0", i, delay, err)
-					}
-				}
-			})
-		})
 	}
 }
 

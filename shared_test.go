@@ -207,20 +207,6 @@ func TestSharedAfterARealRace(t *testing.T) {
 	}
 }
 
-// A call whose context ends between two tries gives back the capacity that it has taken from a shared limit.
-func TestSharedAfterTheContext(t *testing.T) {
-	s := &beaten{Storage: getSet{memory.New()}, key: "a", races: 1}
-	b := buckettest.New(t, drip.Options{Storage: s, Shared: map[string]drip.Limit{"app": {Concurrency: 3}}})
-	ctx, cancel := context.WithCancel(t.Context())
-	s.other = cancel
-	if _, err := b.GetDelay(ctx, "a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("GetDelay = %v, want the error of the context", err)
-	}
-	if status, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || status.InUse != 0 {
-		t.Errorf("%d tokens are in use, %v; want none", status.InUse, err)
-	}
-}
-
 // far is a storage at some distance.
 type far struct{ storage.Storage }
 
@@ -513,31 +499,6 @@ func TestDeadlineBehindAGuess(t *testing.T) {
 	}
 }
 
-// An urgent operation passes the others of its entity, which are not starved.
-func TestUrgent(t *testing.T) {
-	const begin = 1_700_000_000_000
-	ran := map[bool]int{}
-	load := buckettest.Load{
-		Options: drip.Options{Size: 2, RefreshRate: 2}, End: begin + 10_000,
-		Runs: func(c *buckettest.Call, now int64) int64 { ran[c.Request.Urgent]++; return now },
-		Answer: func(c *buckettest.Call, a drip.Admission, _ int64) {
-			if c.Request.Urgent && c.Postponements == 0 && a.Delay > 2*time.Second {
-				t.Errorf("an urgent one waits %v behind 100 that are not", a.Delay)
-			}
-		},
-	}
-	for range 100 {
-		load.Calls = append(load.Calls, &buckettest.Call{At: begin, Entity: "shop"})
-	}
-	for i := range int64(10) {
-		load.Calls = append(load.Calls, &buckettest.Call{At: begin + 1 + i*1000, Entity: "shop", Request: drip.Request{Urgent: true}})
-	}
-	load.Play(t)
-	if ran[true] < 9 || ran[false] < 9 {
-		t.Errorf("in 10 s ran %d urgent ones and %d others, want 9 of each at least", ran[true], ran[false])
-	}
-}
-
 func TestWeight(t *testing.T) {
 	b, _ := shops(t, nil, drip.Options{
 		Shared: map[string]drip.Limit{"app": {RefreshRate: 10}},
@@ -552,45 +513,6 @@ func TestWeight(t *testing.T) {
 	}
 	if slots["bbbb"] >= slots["a"] {
 		t.Errorf("the last of 50 of the weight 4 has a slot in %v, of the weight 1 in %v", slots["bbbb"], slots["a"])
-	}
-}
-
-// Concurrent callers of two processes never get more than the shared limit has.
-func TestSharedAtOnce(t *testing.T) {
-	for name, open := range storages {
-		t.Run(name, func(t *testing.T) {
-			o := drip.Options{Size: 100, RefreshInterval: time.Hour, Shared: map[string]drip.Limit{"app": {Size: 50, RefreshInterval: time.Hour}}}
-			s := open(t)
-			one, _ := shops(t, s, o)
-			two, _ := shops(t, s, o)
-			var wg sync.WaitGroup
-			var mu sync.Mutex
-			ran := 0
-			for i := range 20 {
-				b := one
-				if i%2 == 0 {
-					b = two
-				}
-				wg.Go(func() {
-					for range 5 {
-						a, err := b.Admit(context.Background(), fmt.Sprintf("shop-%d", i%7), drip.Request{})
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						if a.Delay == 0 {
-							mu.Lock()
-							ran++
-							mu.Unlock()
-						}
-					}
-				})
-			}
-			wg.Wait()
-			if ran > 50 || ran < 40 {
-				t.Errorf("%d of 100 ran, want 50 at most, and nearly as many", ran)
-			}
-		})
 	}
 }
 
