@@ -557,6 +557,8 @@ func TestKeyOfAnotherType(t *testing.T) {
 						well := key == "shop" && (shared == "" || shared == "app")
 						if well && err != nil || !well && !errors.Is(err, redis.ErrNotState) {
 							t.Errorf("%+v of %q within %q: %v", op, key, shared, err)
+						} else if !well && key == "shop" && !strings.Contains(err.Error(), prefix+"{"+shared+"}") {
+							t.Errorf("the error does not name the key of %q: %v", shared, err)
 						}
 					})
 				}

@@ -3,7 +3,6 @@ package redis_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -130,21 +129,6 @@ func TestSpoiledKeyOfAnApp(t *testing.T) {
 			if n := failed.Load(); n > 0 {
 				t.Errorf("%s, remember %d: %d calls about another entity failed", name, remember, n)
 			}
-		}
-	}
-}
-
-// The error about a shared limit that somebody else has spoiled names its key.
-func TestSpoiledSharedLimit(t *testing.T) {
-	for name, open := range backends {
-		client := open(t)
-		s := newStorageWith(t, client, redis.Options{Prefix: "{spoiled}:"})
-		key := "{spoiled}:{app}"
-		ok(t, client.Set(t.Context(), key, "hello", time.Minute).Err())
-		within := []storage.Within{{Key: "app", Limits: &plenty, ID: 1, Weight: 1}}
-		_, err := s.Do(t.Context(), "shop", &plenty, within, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
-		if !errors.Is(err, redis.ErrNotState) || !strings.Contains(err.Error(), key) {
-			t.Errorf("%s: Do = %v", name, err)
 		}
 	}
 }

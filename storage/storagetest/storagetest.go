@@ -390,7 +390,7 @@ func count(t *testing.T, s storage.Storage, workers, each int, key func(worker i
 func testKeys(t *testing.T, s storage.Storage) {
 	keys := []string{
 		"a", "A", "a ", " a", "a\n", "a\x00", "\x00", "\x00\x00", "a:b", "{a}", "{a}b", "a{", "}", "a*", "a?", "[a]", "a%", "a_", "a/b", "../a", "./a",
-		"ab", "a b", "a_b", "a-b", "a.b", `a\b`, "a%2Fb", "a%20b", "a+b", "a\r\n", "a\r", "shared:a", "history:a", "shadow:a",
+		"ab", "a b", "a_b", "a-b", "a.b", `a\b`, "a%2Fb", "a%20b", "a}", "a%7D", "a+b", "a\r\n", "a\r", "shared:a", "history:a", "shadow:a",
 		"%61", "'", `"`, `\`, `\x61`, "1", "01", "1.0", "+1", "k", "\u212a", "ss", "ß", "\u1e9e", "i", "İ", "ı", "é", "e\u0301", "žluťoučký kůň",
 		"\xff", "\xfe", "\xff\xfe not UTF-8", "\ufffd", "\ufffd\ufffd", "\xed\xa0\x80", "\xed\xa0\x81", "\xf4\x90\x80\x80", "\xc0\x80",
 		"\ufeffa", "a\u200b",
