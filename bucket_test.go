@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/attacks"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
@@ -334,4 +336,111 @@ func TestAnnouncedRateOfTokensAlone(t *testing.T) {
 
 func TestInspectAfterManyLeasesEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { buckettest.EndedLeases(t, memory.New()) })
+}
+
+// The calls about a lease follow the time of the Request that took it: a simulation of another year needs no Clock.
+func TestLeaseFollowsRequestNow(t *testing.T) {
+	ctx := t.Context()
+	for name, begin := range map[string]time.Time{
+		"past":   time.Date(2001, 1, 1, 12, 0, 0, 0, time.UTC),
+		"future": time.Date(2101, 1, 1, 12, 0, 0, 0, time.UTC),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 1, Concurrency: 1, Lease: time.Minute, Start: begin.Add(-time.Hour)})
+			for i := range 30 {
+				now := begin.Add(time.Duration(i) * time.Second)
+				a, err := b.Admit(ctx, "shop", drip.Request{Now: now, Cost: 2})
+				if err != nil || a.Delay > 0 {
+					t.Fatalf("Admit %d = %v, %v", i, a.Delay, err)
+				}
+				lease := a.Lease
+				if i%2 == 1 {
+					if lease, err = b.Renew(ctx, "shop", lease); err != nil {
+						t.Fatalf("Renew %d: %v", i, err)
+					}
+					if got := lease.End().Sub(now); got != time.Minute {
+						t.Errorf("Renew %d: the lease ends in %v", i, got)
+					}
+				}
+				if i%3 == 2 {
+					err = b.Cancel(ctx, "shop", drip.Admission{Lease: lease})
+				} else {
+					err = b.Settle(ctx, "shop", lease, 1)
+				}
+				if err != nil {
+					t.Fatalf("the end of operation %d: %v", i, err)
+				}
+			}
+			// Its end is in the time of the simulation, too.
+			a := buckettest.Admit(t, b, "shop", drip.Request{Now: begin.Add(time.Hour)})
+			buckettest.Admit(t, b, "shop", drip.Request{Now: begin.Add(2 * time.Hour)})
+			if err := b.Settle(ctx, "shop", a.Lease, 1); err == nil {
+				t.Error("a lease that is over for an hour was settled")
+			}
+		})
+	}
+}
+
+// A time or a delay that overflows is neither early nor late.
+func TestTimesThatOverflow(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	never := time.Unix(1<<63-62135596801, 0) // the latest that Time.After and Time.Before compare rightly
+	b := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 300_000 * time.Hour})
+	for range 20 {
+		a, err := b.Admit(t.Context(), "shop", drip.Request{Now: now, Deadline: never})
+		if a.Delay < 0 || err != nil && !errors.Is(err, drip.ErrDeadline) {
+			t.Errorf("Admit = %+v, %v", a, err)
+		}
+		d, err := b.GetDelayAt(t.Context(), "shop", now)
+		if d < 0 || err != nil {
+			t.Errorf("GetDelayAt = %v, %v", d, err)
+		}
+	}
+	buckettest.Runs(t, b, "other", drip.Request{Now: now, Deadline: never}) // with a deadline at the end of time
+	if _, err := b.Admit(t.Context(), "shop", drip.Request{Now: time.Date(1960, 1, 1, 0, 0, 0, 0, time.UTC)}); !errors.Is(err, drip.ErrTime) {
+		t.Errorf("Admit before 1970: %v, want ErrTime", err)
+	}
+	for _, wrong := range []time.Time{never, time.Unix(math.MaxInt64, 0), time.Unix(math.MinInt64, 0), time.Unix(math.MinInt64/1000, 0)} {
+		if _, err := b.Admit(t.Context(), "shop", drip.Request{Now: wrong}); !errors.Is(err, drip.ErrTime) {
+			t.Errorf("Admit at second %d: %v, want ErrTime", wrong.Unix(), err)
+		}
+		if _, err := drip.New(drip.Options{Start: wrong}); err == nil || !strings.Contains(err.Error(), "Options.Start") {
+			t.Errorf("New with a Start at second %d: %v", wrong.Unix(), err)
+		}
+	}
+}
+
+// A Bucket keeps its Options: its caller may change its own map and slices afterwards, for the next Bucket.
+func TestOptionsAreTheBuckets(t *testing.T) {
+	asOptions := func(context.Context, string) (drip.Limit, error) { return drip.Limit{}, nil }
+	o := drip.Options{
+		Size: 10, Windows: []drip.Window{{Size: 20, RefreshInterval: time.Hour}}, Limits: asOptions, SharedLimits: asOptions,
+		Shared: map[string]drip.Limit{
+			"app":   {Size: 5, Windows: []drip.Window{{Size: 50, RefreshInterval: time.Hour}}},
+			"trial": {Size: 1, Shadow: true},
+		},
+	}
+	b := buckettest.New(t, o)
+	o.Windows[0].Size = 1
+	o.Shared["app"].Windows[0].Size = 2
+	delete(o.Shared, "trial")
+	if s := buckettest.Inspect(t, b, "shop"); s.Windows[1].Size != 20 {
+		t.Errorf("a window has the size %d, want 20", s.Windows[1].Size)
+	}
+	if s := buckettest.Inspect(t, b, drip.SharedID("app")); s.Windows[1].Size != 50 {
+		t.Errorf("a window of the shared limit has the size %d, want 50", s.Windows[1].Size)
+	}
+	if _, err := b.Inspect(t.Context(), drip.SharedID("trial")); err != nil {
+		t.Errorf("the limit on trial: %v", err)
+	}
+}
+
+func TestAttacks(t *testing.T) {
+	for name, open := range storages {
+		n := 100_000
+		if name == "get/set" {
+			n = 5_000 // each decision copies the leases that are out
+		}
+		t.Run(name, func(t *testing.T) { attacks.Run(t, n, open) })
+	}
 }

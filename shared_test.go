@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -716,4 +717,199 @@ func TestSharedOnAHangingStorage(t *testing.T) {
 			t.Errorf("Admit = %v after %v", err, took)
 		}
 	})
+}
+
+// A shared limit that is far from short changes no answer, whatever limits the entities themselves have. It is so by its
+// rate, by the capacity that has gathered, or by its tokens.
+func TestFarSharedChangesNothing(t *testing.T) {
+	for name, app := range map[string]drip.Limit{
+		"rate":     {Size: 100_000},
+		"gathered": {Size: 100_000, RefreshRate: 1},
+		"tokens":   {Concurrency: 3}, // for each one that an entity may use
+		"windows":  {Size: 100_000, RefreshRate: 1, Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute}}},
+	} {
+		for seed := range uint64(60) {
+			alone, within := farAnswers(t, seed, nil), farAnswers(t, seed, map[string]drip.Limit{"app": app})
+			if !slices.Equal(alone, within) {
+				i := 0
+				for i < min(len(alone), len(within)) && alone[i] == within[i] {
+					i++
+				}
+				t.Errorf("%s, seed %d: of %d and %d answers the first %d are the same", name, seed, len(alone), len(within), i)
+			}
+		}
+	}
+}
+
+// farAnswers returns the answers to 300 operations of one to five entities with random limits. Messages come back up to 20 ms late.
+func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answers []string) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 1))
+	o := drip.Options{
+		Size: 1 + r.IntN(40), RefreshInterval: time.Duration(100+r.IntN(3000)) * time.Millisecond, Concurrency: 1 + r.IntN(20),
+		Shared: shared, Lease: time.Hour,
+	}
+	o.RefreshRate = 1 + r.IntN(o.Size)
+	if r.IntN(2) == 0 {
+		o.Windows = []drip.Window{{Size: 60 + r.IntN(300), RefreshInterval: time.Minute}}
+	}
+	shops := 1 + r.IntN(5)
+	for name, limit := range shared {
+		limit.Concurrency *= shops * o.Concurrency
+		o.Shared = map[string]drip.Limit{name: limit}
+	}
+	const begin = 1_700_000_000_000
+	takes := map[*buckettest.Call]int64{}
+	load := buckettest.Load{
+		Options: o, End: math.MaxInt64,
+		Late: func() int64 { return int64(len(answers) % 20) },
+		Runs: func(c *buckettest.Call, now int64) int64 { return now + takes[c] },
+		Answer: func(c *buckettest.Call, a drip.Admission, now int64) {
+			answers = append(answers, fmt.Sprint(c.Entity, now-begin, a.Delay, a.Bound, a.Limit))
+		},
+	}
+	costs, urgent, at := 1+r.IntN(3), r.IntN(3), int64(begin)
+	for range 300 {
+		at += r.Int64N(150)
+		c := &buckettest.Call{At: at, Request: drip.Request{Cost: 1 + r.IntN(min(costs, o.Size)), Urgent: r.IntN(10) < urgent}}
+		takes[c] = 1 + r.Int64N(500)
+		if seed%4 == 0 {
+			takes[c] *= 10
+		}
+		c.Entity = fmt.Sprint("shop", r.IntN(shops))
+		load.Calls = append(load.Calls, c)
+	}
+	load.Play(t)
+	return answers
+}
+
+// A shared limit is used though its entities have small limits of their own, which are twice as much together.
+func TestSharedUseWithSmallOwnLimits(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		own      drip.Options
+		app      drip.Limit
+		entities int
+		least    float64 // of the limit
+	}{
+		{"1 each 500ms, app 100 each s", drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond}, drip.Limit{Size: 100}, 100, 1},
+		{"1 each 500ms, app 10 each 100ms", drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond}, drip.Limit{Size: 10, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond}, 100, 0.98},
+		{"2 each s, app 100 each s", drip.Options{Size: 2, RefreshRate: 2}, drip.Limit{Size: 100}, 100, 1},
+		{"2 each s, app 10 each 100ms", drip.Options{Size: 2, RefreshRate: 2}, drip.Limit{Size: 10, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond}, 100, 0.98},
+		{"1 each s, app 10 each 100ms", drip.Options{Size: 1, RefreshRate: 1}, drip.Limit{Size: 10, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond}, 200, 0.98},
+		{"1 each 550ms, app 10 each 105ms", drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 550 * time.Millisecond}, drip.Limit{Size: 10, RefreshRate: 10, RefreshInterval: 105 * time.Millisecond}, 105, 0.98},
+		{"1 each 263ms, app 5 each 117ms", drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 263 * time.Millisecond}, drip.Limit{Size: 5, RefreshRate: 5, RefreshInterval: 117 * time.Millisecond}, 23, 0.98},
+		{"40, 2 each s, app 100 each s", drip.Options{Size: 40, RefreshRate: 2, Concurrency: 40}, drip.Limit{Size: 100}, 100, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			const begin, span = 1_700_000_000_000, 60_000
+			o := c.own
+			o.Concurrency = 100
+			o.Shared = map[string]drip.Limit{"app": c.app}
+			interval := cmp.Or(c.app.RefreshInterval, time.Second)
+			allowed := float64(c.app.Size) * span / float64(interval.Milliseconds())
+			ran := 0
+			load := buckettest.Load{Options: o, End: begin + span, Runs: func(_ *buckettest.Call, now int64) int64 { ran++; return now + 20 }}
+			for i := range int(2 * allowed) {
+				load.Calls = append(load.Calls, &buckettest.Call{At: begin, Entity: fmt.Sprint("shop ", i%c.entities)})
+			}
+			load.Play(t)
+			t.Logf("%.1f%% used by %d calls", 100*float64(ran)/allowed, ran)
+			if float64(ran) < c.least*allowed {
+				t.Errorf("%.1f%% of the shared limit were used, want %v%%", 100*float64(ran)/allowed, 100*c.least)
+			}
+		})
+	}
+}
+
+// Callers of GetDelay have no tickets. Within a shared limit, too, none of them waits for another one's slot, so each runs about as early
+// as the limit lets it, and asks about once more.
+func TestGetDelayWithinShared(t *testing.T) {
+	const begin = 1_800_000_000_000
+	own := drip.Options{Size: 1, RefreshRate: 1}
+	for _, c := range []struct {
+		app      drip.Limit
+		calls    int
+		last     int64   // when the last one runs at best, in ms
+		mean     float64 // the most postponements of a call
+		inBlocks float64 // the same, shop after shop
+	}{
+		{drip.Limit{Size: 10}, 1000, 99_000, 1.01, 1.45},
+		{drip.Limit{Size: 10, Windows: []drip.Window{{Size: 1000, RefreshInterval: time.Hour}}}, 1500, 3_650_000, 1.05, 1.45},
+		{drip.Limit{Size: 100, RefreshInterval: time.Hour}, 100, 9000, 1, 1},
+		{drip.Limit{Size: 100, RefreshInterval: time.Hour}, 300, 2*3_600_000 + 9000, 1.65, 1.65},
+	} {
+		for _, inBlocks := range []bool{false, true} {
+			late, last, postponed, most := rand.New(rand.NewPCG(1, 1)), int64(0), 0, c.mean
+			load := buckettest.Load{Options: own, End: begin + 86_400_000, Late: func() int64 { return late.Int64N(20) }}
+			load.Options.Shared = map[string]drip.Limit{"app": c.app}
+			if c.app.RefreshInterval == 0 {
+				load.Options.Size, load.Options.RefreshRate = 1000, 1000
+			}
+			load.Runs = func(_ *buckettest.Call, now int64) int64 {
+				last = now - begin
+				return now + 200
+			}
+			for i := range c.calls {
+				shop := i % 10
+				if inBlocks {
+					shop, most = i*10/c.calls, c.inBlocks
+				}
+				load.Calls = append(load.Calls, &buckettest.Call{At: begin + int64(i/100), Entity: fmt.Sprint("shop", shop), Plain: true})
+			}
+			load.Play(t)
+			for _, call := range load.Calls {
+				postponed += call.Postponements
+			}
+			if mean := float64(postponed) / float64(c.calls); mean > most || last > c.last+1000 {
+				t.Errorf("%+v, %d calls, in blocks %v: %.2f postponements, want at most %.2f; the last runs after %d ms, want at most %d",
+					c.app, c.calls, inBlocks, mean, most, last, c.last+1000)
+			}
+		}
+	}
+}
+
+// Callers of GetDelay that lack only a token of their entity book nothing of a shared limit.
+func TestGetDelayBooksNothingShared(t *testing.T) {
+	begin := time.Date(2026, 3, 1, 4, 20, 8, 0, time.UTC).UnixMilli()
+	r, ran, last := rand.New(rand.NewPCG(1, 2)), 0, int64(0)
+	load := buckettest.Load{
+		Options: drip.Options{Size: 36000, RefreshRate: 36000, Concurrency: 3, Shared: map[string]drip.Limit{"a": {Size: 1140, RefreshInterval: time.Minute}}},
+		End:     begin + 600_000,
+		Late:    func() int64 { return r.Int64N(20) },
+		Runs: func(_ *buckettest.Call, now int64) int64 {
+			ran, last = ran+1, now-begin
+			return now + 1 + r.Int64N(55)
+		},
+	}
+	for i := range 568 {
+		load.Calls = append(load.Calls, &buckettest.Call{At: begin + int64(i)/100, Entity: fmt.Sprint(r.IntN(4)), Plain: r.IntN(10) < 3})
+	}
+	load.Play(t)
+	if ran < len(load.Calls) || last > 5000 {
+		t.Errorf("%d of %d ran in %d ms; want all in less than 5 s", ran, len(load.Calls), last)
+	}
+}
+
+func BenchmarkShared(b *testing.B) {
+	for n, shared := range []map[string]drip.Limit{nil, {"app": {RefreshRate: 1 << 30}}, {"app": {RefreshRate: 1 << 30}, "orders": {RefreshRate: 1 << 30}}} {
+		b.Run(fmt.Sprint(n+1, " limits"), func(b *testing.B) {
+			bucket := buckettest.New(b, drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Shared: shared})
+			ids := make([]string, 1000)
+			for i := range ids {
+				ids[i] = fmt.Sprint("shop-", i)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				id := ids[i%1000]
+				a, err := bucket.Admit(context.Background(), id, drip.Request{})
+				if err != nil || a.Delay != 0 {
+					b.Fatal(a, err)
+				}
+				if err := bucket.Settle(context.Background(), id, a.Lease, 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
