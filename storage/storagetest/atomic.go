@@ -16,7 +16,7 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-func do(t *testing.T, s storage.Storage, key string, l *decision.Limits, op decision.Op) decision.Answer {
+func do(t testing.TB, s storage.Storage, key string, l *decision.Limits, op decision.Op) decision.Answer {
 	t.Helper()
 	a, err := s.(storage.Atomic).Do(t.Context(), key, l, nil, op)
 	if err != nil {

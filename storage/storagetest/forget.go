@@ -45,7 +45,7 @@ func testForgetting(t *testing.T, open func(*testing.T) storage.Storage, closes 
 func Keeps(t testing.TB, s storage.Storage, advance func(d time.Duration), longest time.Duration) {
 	t.Helper()
 	k := &keepsTest{t: t, s: s}
-	k.atomic, _ = s.(storage.Atomic)
+	_, k.atomic = s.(storage.Atomic)
 	// The test looks at each key once: a look may make a wrong backend keep it for longer.
 	for _, span := range spans {
 		if span <= longest {
@@ -84,7 +84,7 @@ func Keeps(t testing.TB, s storage.Storage, advance func(d time.Duration), longe
 type keepsTest struct {
 	t      testing.TB
 	s      storage.Storage
-	atomic storage.Atomic // nil if it is not
+	atomic bool
 	others int
 }
 
@@ -93,21 +93,13 @@ func (k *keepsTest) set(key string, now, until int64) {
 	k.t.Helper()
 	st := state(len(key))
 	st.Now, st.Until = now, until
-	if err := k.s.Set(k.t.Context(), key, st, storage.NoRevision); err != nil {
-		k.t.Fatalf("Set(%s): %v", short(key), err)
-	}
+	set(k.t, k.s, key, st, storage.NoRevision)
 }
 
 // held fails unless a key is as it was set.
 func (k *keepsTest) held(key, rule string) {
 	k.t.Helper()
-	got, rev, err := k.s.Get(k.t.Context(), key)
-	if err != nil {
-		k.t.Fatalf("Get(%s): %v", short(key), err)
-	}
-	if rev == storage.NoRevision || string(got.Data) != string(state(len(key)).Data) {
-		k.t.Fatalf("%s: Get(%s) = %d bytes at revision %d, want the %d bytes that were set", rule, short(key), len(got.Data), rev, len(key))
-	}
+	holds(k.t, k.s, key, state(len(key)), rule)
 }
 
 // The kinds of keys that the test looks at after a span.
@@ -139,7 +131,7 @@ func (k *keepsTest) store(span time.Duration) {
 	st := state(len(again))
 	st.Now, st.Until = now, now+2*span.Milliseconds()+10_000
 	set(k.t, k.s, again, st, rev)
-	if k.atomic == nil {
+	if !k.atomic {
 		return
 	}
 	k.do(fmt.Sprintf(decided, span), decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
@@ -149,11 +141,7 @@ func (k *keepsTest) store(span time.Duration) {
 
 func (k *keepsTest) do(key string, op decision.Op) decision.Answer {
 	k.t.Helper()
-	a, err := k.atomic.Do(k.t.Context(), key, yearly(), nil, op)
-	if err != nil {
-		k.t.Fatalf("Do(%s) of %+v: %v", short(key), op, err)
-	}
-	return a
+	return do(k.t, k.s, key, yearly(), op)
 }
 
 func (k *keepsTest) check(span time.Duration) {
@@ -161,7 +149,7 @@ func (k *keepsTest) check(span time.Duration) {
 	k.held(fmt.Sprintf(untilLater, span), fmt.Sprintf("a key is kept until its Until, which is later than the %v that have passed", span))
 	k.held(fmt.Sprintf(untilNever, span), fmt.Sprintf("a key whose Until is Never is kept for ever; %v have passed", span))
 	k.held(fmt.Sprintf(setAgain, span), fmt.Sprintf("a key is kept until the Until of its last Set, not of an earlier one; %v have passed", span))
-	if k.atomic == nil {
+	if !k.atomic {
 		return
 	}
 	key := fmt.Sprintf(decided, span)
@@ -211,11 +199,8 @@ func (k *keepsTest) another(now int64) {
 	k.t.Helper()
 	k.others++
 	k.set(fmt.Sprint("other", k.others), now, now+1)
-	if k.atomic != nil {
-		key := fmt.Sprint("another", k.others)
-		if _, err := k.atomic.Do(k.t.Context(), key, limits(1, 1), nil, decision.Op{Kind: decision.Pause, Now: decision.OwnClock}); err != nil {
-			k.t.Fatalf("Do(%s): %v", short(key), err)
-		}
+	if k.atomic {
+		do(k.t, k.s, fmt.Sprint("another", k.others), limits(1, 1), decision.Op{Kind: decision.Pause, Now: decision.OwnClock})
 	}
 }
 
@@ -227,7 +212,7 @@ func (k *keepsTest) simulate(wait func()) {
 		key := fmt.Sprint("simulated for ", span)
 		k.set(key, begin, begin+2*span.Milliseconds())
 		k.set(key+" or for ever", begin, decision.Never)
-		if k.atomic != nil {
+		if k.atomic {
 			k.do(key+", decided", decision.Op{Kind: decision.GetDelay, Now: begin})
 			k.do(key+", decided", decision.Op{Kind: decision.ReturnToken, Now: begin})
 		}
@@ -239,14 +224,10 @@ func (k *keepsTest) simulate(wait func()) {
 	past -= past % daily.Windows[0].Interval
 	returned := func(op decision.Op) (a decision.Answer) {
 		k.t.Helper()
-		if k.atomic == nil {
+		if !k.atomic {
 			return decision.Answer{Delay: 1}
 		}
-		a, err := k.atomic.Do(k.t.Context(), "returned", daily, nil, op)
-		if err != nil {
-			k.t.Fatalf("Do(returned) of %+v: %v", op, err)
-		}
-		return a
+		return do(k.t, k.s, "returned", daily, op)
 	}
 	returned(decision.Op{Kind: decision.GetDelay, Now: past})
 	returned(decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock})
@@ -266,7 +247,7 @@ func (k *keepsTest) simulate(wait func()) {
 		key, rule := fmt.Sprint("simulated for ", span), fmt.Sprintf("a key is kept until its Until, by the time of the simulation that set it; %v have passed there", span)
 		k.held(key, rule)
 		k.held(key+" or for ever", rule)
-		if k.atomic != nil {
+		if k.atomic {
 			if a := k.do(key+", decided", decision.Op{Kind: decision.GetDelay, Now: begin + passed}); a.Delay == 0 {
 				k.t.Fatalf("%s: GetDelay runs again after the only operation of ten years", rule)
 			}
@@ -278,7 +259,7 @@ func (k *keepsTest) simulate(wait func()) {
 func comesBack(t *testing.T, s storage.Storage, advance func(time.Duration), rounds, steps int) {
 	const rule = "a key that was forgotten and comes back repeats no revision that a reader may hold"
 	k := &keepsTest{t: t, s: s}
-	k.atomic, _ = s.(storage.Atomic)
+	_, k.atomic = s.(storage.Atomic)
 	seen := map[storage.Revision]bool{}
 	simulated := int64(1_500_000_000_000)
 	for round := range rounds {
