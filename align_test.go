@@ -455,13 +455,13 @@ func TestCalendarIsNotForgotten(t *testing.T) {
 		{drip.Daily(berlin), time.Date(2026, 3, 29, 12, 0, 0, 0, berlin), 0, 98}, // of 23 hours
 		{drip.Monthly(berlin), time.Date(2026, 2, 10, 0, 0, 0, 0, berlin), 98, 0},
 	} {
-		now, s := c.at, &stored{Storage: memory.New()}
+		now, last := c.at, storage.State{}
 		clock := func() time.Time { return now }
-		b, err := drip.New(drip.Options{Size: 1000, RefreshRate: 10, Align: c.align, Concurrency: 10, Storage: s, Clock: clock, Start: time.UnixMilli(0)})
+		b, err := drip.New(drip.Options{Size: 1000, RefreshRate: 10, Align: c.align, Concurrency: 10, Storage: hooked{Storage: memory.New(), set: keepIn(&last)}, Clock: clock, Start: time.UnixMilli(0)})
 		ok(t, err)
 		a := buckettest.Runs(t, b, "shop", drip.Request{Cost: 1000})
 		ok(t, b.Settle(t.Context(), "shop", a.Lease, 1000))
-		until := time.UnixMilli(s.last.Until)
+		until := time.UnixMilli(last.Until)
 		if full := c.at.AddDate(0, c.months, c.days); until.Before(full) {
 			t.Errorf("%v: it is forgotten at %v, and full after %v", c.align, until, full)
 		}

@@ -25,6 +25,36 @@ import (
 // getSet hides all of a storage but Get and Set.
 type getSet struct{ storage.Storage }
 
+// hooked is a Get/Set storage that does something before each Get and Set. An error of that is the error of the call.
+type hooked struct {
+	storage.Storage
+	get func(ctx context.Context) error
+	set func(ctx context.Context, key string, s storage.State) error
+}
+
+func (h hooked) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	if h.get != nil {
+		if err := h.get(ctx); err != nil {
+			return storage.State{}, storage.NoRevision, err
+		}
+	}
+	return h.Storage.Get(ctx, key)
+}
+
+func (h hooked) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	if h.set != nil {
+		if err := h.set(ctx, key, s); err != nil {
+			return err
+		}
+	}
+	return h.Storage.Set(ctx, key, s, rev)
+}
+
+// keepIn keeps the last state of a hooked storage.
+func keepIn(last *storage.State) func(context.Context, string, storage.State) error {
+	return func(_ context.Context, _ string, s storage.State) error { *last = s; return nil }
+}
+
 // storages are the two paths of a decision: beside the data, and through Get and Set.
 var storages = map[string]func(*testing.T) storage.Storage{
 	"atomic":  func(*testing.T) storage.Storage { return memory.New() },
@@ -194,16 +224,10 @@ func TestErrorsNameOperationAndEntity(t *testing.T) {
 	}
 }
 
-// contested is a Get/Set storage on which another writer is always first.
-type contested struct{ storage.Storage }
-
-func (contested) Set(context.Context, string, storage.State, storage.Revision) error {
-	return storage.ErrConflict
-}
-
 func TestConflictsEndWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := buckettest.New(t, drip.Options{Storage: contested{getSet{memory.New()}}})
+		always := func(context.Context, string, storage.State) error { return storage.ErrConflict } // another writer is first
+		b := buckettest.New(t, drip.Options{Storage: hooked{Storage: memory.New(), set: always}})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		began := time.Now()
@@ -217,17 +241,10 @@ func TestConflictsEndWithTheContext(t *testing.T) {
 	})
 }
 
-// slow is a Get/Set storage whose Get takes a second.
-type slow struct{ storage.Storage }
-
-func (s slow) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	time.Sleep(time.Second)
-	return s.Storage.Get(ctx, key)
-}
-
 func TestWaitingForOnesTurnEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := buckettest.New(t, drip.Options{Storage: slow{getSet{memory.New()}}})
+		slow := func(context.Context) error { time.Sleep(time.Second); return nil }
+		b := buckettest.New(t, drip.Options{Storage: hooked{Storage: memory.New(), get: slow}})
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		wg.Go(func() {
@@ -274,28 +291,17 @@ func TestAtomicPathIsTaken(t *testing.T) {
 	}
 }
 
-// stored is a Get/Set storage that keeps the last State it was given.
-type stored struct {
-	storage.Storage
-	last storage.State
-}
-
-func (s *stored) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
-	s.last = state
-	return s.Storage.Set(ctx, key, state, rev)
-}
-
 // ReturnToken has no time of the caller's. The time of a state stays the one it was decided at.
 func TestReturnedTokenKeepsTheTime(t *testing.T) {
-	s := &stored{Storage: memory.New()}
-	b := buckettest.New(t, drip.Options{Storage: s})
+	var last storage.State
+	b := buckettest.New(t, drip.Options{Storage: hooked{Storage: memory.New(), set: keepIn(&last)}})
 	now := time.UnixMilli(1_500_000_000_000)
 	if delay, err := b.GetDelayAt(t.Context(), "shop", now); delay != 0 || err != nil {
 		t.Fatalf("GetDelayAt = %v, %v, want 0", delay, err)
 	}
 	ok(t, b.ReturnToken(t.Context(), "shop"))
-	if s.last.Now != now.UnixMilli() {
-		t.Errorf("the state is of %d, want %d", s.last.Now, now.UnixMilli())
+	if last.Now != now.UnixMilli() {
+		t.Errorf("the state is of %d, want %d", last.Now, now.UnixMilli())
 	}
 }
 

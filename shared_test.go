@@ -208,21 +208,13 @@ func TestSharedAfterARealRace(t *testing.T) {
 	}
 }
 
-// far is a storage at some distance.
-type far struct{ storage.Storage }
-
-func (s far) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	time.Sleep(rand.N(time.Millisecond))
-	return s.Storage.Get(ctx, key)
-}
-
 // Processes that race about entities and shared limits use all of a limit, and no more.
 func TestSharedByRacingProcesses(t *testing.T) {
 	for name, share := range map[string]int{"GetDelay": 0, "GetDelay, and Admit that is cancelled": 2} { // every second one
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const capacity = 90
-				s := far{getSet{memory.New()}}
+				s := hooked{Storage: memory.New(), get: func(context.Context) error { time.Sleep(rand.N(time.Millisecond)); return nil }} // at some distance
 				var ran atomic.Int64
 				var wg sync.WaitGroup
 				for process := range 4 {
@@ -678,36 +670,22 @@ func TestBookedBehindSlowTokens(t *testing.T) {
 	}
 }
 
-// hanging stops answering when it writes an entity.
-type hanging struct {
-	storage.Storage
-	hangs atomic.Bool
-}
-
-func (s *hanging) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	if s.hangs.Load() {
-		<-ctx.Done()
-		return storage.State{}, storage.NoRevision, ctx.Err()
-	}
-	return s.Storage.Get(ctx, key)
-}
-
-func (s *hanging) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
-	if key == "shop" {
-		s.hangs.Store(true)
-	}
-	if s.hangs.Load() {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return s.Storage.Set(ctx, key, state, rev)
-}
-
 // A caller that leaves while a storage does not answer waits a second more at most, for what it took of a shared limit.
 func TestSharedOnAHangingStorage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var hangs atomic.Bool // from the first Set of the entity on
+		get := func(ctx context.Context) error {
+			if hangs.Load() {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}
+		set := func(ctx context.Context, key string, _ storage.State) error {
+			hangs.Store(hangs.Load() || key == "shop")
+			return get(ctx)
+		}
 		b := buckettest.New(t, drip.Options{
-			Storage: &hanging{Storage: getSet{memory.New()}}, Lease: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 10}},
+			Storage: hooked{memory.New(), get, set}, Lease: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 10}},
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
