@@ -3,7 +3,7 @@ package decision
 // interval returns the number of the interval that t is in.
 func (w *Window) interval(t int64) int64 { return floor(t-w.Offset, w.Interval) }
 
-// floor returns t/by rounded down. internal/luagen knows this form: Lua rounds its remainder so.
+// floor returns t/by rounded down. internal/luagen knows it by its name: Lua rounds its remainder so.
 func floor(t, by int64) int64 {
 	if t < 0 {
 		return -1 - (-1-t)/by

@@ -496,9 +496,10 @@ func (e *emitter) callScalar(x *ast.CallExpr) expr {
 	if r, ok := recv.(external); ok {
 		return expr{string(r) + fn.Name() + "(" + strings.Join(e.arguments(x.Args), ", ") + ")", atom}
 	}
-	if t, n, ok := e.floor(fn); ok { // as its body is
+	if fn.Name() == "floor" { // a division rounded down, as Lua's remainder is already
 		e.bind(fn, recv, x.Args)
-		return e.quotient(e.scalar(t), e.scalar(n))
+		of := fn.Signature().Params()
+		return e.quotient(e.values[of.At(0)].(expr), e.values[of.At(1)].(expr))
 	}
 	if b := e.funcs[fn].Body.List; len(b) == 1 && e.functions[fn] == nil {
 		if r, ok := b[0].(*ast.ReturnStmt); ok && len(r.Results) == 1 && structOf(e.info.TypeOf(x)) == nil {
@@ -507,28 +508,6 @@ func (e *emitter) callScalar(x *ast.CallExpr) expr {
 		}
 	}
 	return expr{e.call(x)[0], atom}
-}
-
-// floor tells whether a function is a division rounded down, spelled so that no negative number is divided. Lua's
-// remainder is that already.
-func (e *emitter) floor(fn *types.Func) (t, n ast.Expr, ok bool) {
-	b := e.funcs[fn].Body.List
-	if len(b) != 2 {
-		return nil, nil, false
-	}
-	first, ok1 := b[0].(*ast.IfStmt)
-	last, ok2 := b[1].(*ast.ReturnStmt)
-	if !ok1 || !ok2 || first.Else != nil || len(first.Body.List) != 1 || len(last.Results) != 1 {
-		return nil, nil, false
-	}
-	q, ok1 := last.Results[0].(*ast.BinaryExpr)
-	r, ok2 := first.Body.List[0].(*ast.ReturnStmt)
-	if !ok1 || !ok2 || q.Op != token.QUO {
-		return nil, nil, false
-	}
-	x, y := types.ExprString(q.X), types.ExprString(q.Y)
-	negative := types.ExprString(first.Cond) == x+" < 0" && types.ExprString(r.Results[0]) == "-1 - (-1 - "+x+") / "+y
-	return q.X, q.Y, negative
 }
 
 // An external is a type with its methods in the template: Leases, and Counts. In front of the methods' names it has the
