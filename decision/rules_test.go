@@ -185,18 +185,6 @@ func TestSeveralWindowsAreOneDecision(t *testing.T) {
 	e.left(1)
 }
 
-func TestConcurrencyBindsToo(t *testing.T) {
-	e := newEntity(t, perSecond(100, 100))
-	e.l.Tokens = 2
-	l := e.runs(0, 1, newcomer)
-	e.runs(0, 1, newcomer)
-	if a := e.admit(0, 1, newcomer); a.Bound != decision.BoundTokens {
-		t.Fatalf("a third of two waits %d because of %d, want tokens", a.Delay, a.Bound)
-	}
-	e.settle(10, l, 1)
-	e.runs(10, 1, newcomer)
-}
-
 func TestDelaysFollowMeasuredOperations(t *testing.T) {
 	e := newEntity(t, perSecond(1000, 1000))
 	e.l.Tokens = 1
@@ -257,33 +245,6 @@ func TestRefundsAndDebts(t *testing.T) {
 	}
 }
 
-func TestLateRefundsStayWithinSize(t *testing.T) {
-	e := newEntity(t, perSecond(90, 9))
-	x, y := e.runs(0, 45, newcomer), e.runs(0, 45, newcomer)
-	e.settle(0, x, 0)
-	e.runs(5000, 90, newcomer)
-	e.settle(5000, y, 0)
-	e.left(0)
-}
-
-func TestThrottleDropsWhatIsGathered(t *testing.T) {
-	e := newEntity(t, perSecond(70, 7))
-	l := e.runs(0, 35, newcomer)
-	e.do(0, decision.Op{Kind: decision.Throttle, For: 4000})
-	e.settle(0, l, 0)
-	booked := e.waits(3999, 1, newcomer, 1, decision.BoundClosed)
-	e.runs(4000, 6, newcomer)
-	e.runs(4000, 1, booked)
-	e.left(0)
-}
-
-func TestPauseDoesNotShortenThrottle(t *testing.T) {
-	e := newEntity(t, perSecond(7, 7))
-	e.do(0, decision.Op{Kind: decision.Throttle, For: 60_000})
-	e.do(0, decision.Op{Kind: decision.Pause, For: 1000})
-	e.waits(2000, 1, newcomer, 58_000, decision.BoundClosed)
-}
-
 func TestResumeOpens(t *testing.T) {
 	e := newEntity(t, perSecond(70, 7))
 	e.do(0, decision.Op{Kind: decision.Throttle, For: 86_400_000})
@@ -333,39 +294,6 @@ func TestResetEndsLeasesAndKeepsWhatRan(t *testing.T) {
 	e.runs(0, 1, newcomer)
 	if e.do(0, decision.Op{Kind: decision.Settle, Lease: l}).Found {
 		t.Error("a lease of before Reset was settled")
-	}
-}
-
-func TestTimeThatStepsBackMakesNoCapacity(t *testing.T) {
-	e := newEntity(t, perSecond(5, 5))
-	e.settle(0, e.runs(0, 5, newcomer), 5)
-	e.waits(-3_600_000, 1, newcomer, 3_601_000, decision.BoundWindow)
-}
-
-func TestTicketsAreOnlyAnOrder(t *testing.T) {
-	e := newEntity(t, perSecond(1, 1))
-	e.settle(0, e.runs(0, 1, newcomer), 1)
-	for _, forged := range []decision.Ticket{
-		{Slot: begin}, {Slot: 1, Number: 1}, {Slot: decision.LastTime - 1, Number: decision.LastTime - 1, Again: 1, Cost: decision.Cost{decision.MostUnits}},
-	} {
-		if a := e.admit(500, 1, forged); a.Delay == 0 {
-			t.Errorf("%+v ran above the limit", forged)
-		}
-	}
-}
-
-// No operation comes back with its ticket, and yet the limit is used.
-func TestLostTicketsCostOnlyThemselves(t *testing.T) {
-	e := newEntity(t, perSecond(10, 10))
-	ran := 0
-	for now := int64(0); now < 60_000; now += 10 {
-		if a := e.admit(now, 1, newcomer); a.Delay == 0 {
-			e.settle(now, a.Lease, 1)
-			ran++
-		}
-	}
-	if ran < 550 {
-		t.Errorf("%d ran in a minute at 10 a second, want nearly 600", ran)
 	}
 }
 
@@ -805,17 +733,6 @@ func TestAfterTheEndOfAPin(t *testing.T) {
 	}
 }
 
-// A window that is left out for a while counts the operations of GetDelay, too.
-func TestGetDelayCountsInAWindowThatIsLeftOut(t *testing.T) {
-	minute := decision.Window{Size: 2, Rate: 2, Interval: 60_000}
-	e := newEntity(t, perSecond(10, 10), minute)
-	e.do(0, decision.Op{Kind: decision.GetDelay})
-	e.change(e.l.Windows[:1]...)
-	e.do(0, decision.Op{Kind: decision.GetDelay})
-	e.change(append(e.l.Windows, minute)...)
-	e.waits(0, 1, newcomer, 60_000, decision.BoundWindow+1)
-}
-
 // Nobody knows when a limit has changed. So a window brings no more than with a change at any time.
 func TestChangeOfAnInterval(t *testing.T) {
 	window := func(n, interval, offset int64) decision.Window {
@@ -991,29 +908,6 @@ func TestChangeOfASizeEnds(t *testing.T) {
 			e.do(int64(len(c.sizes)-1)*day+2, decision.Op{Kind: decision.Pause, For: 1})
 			e.left(200)
 		})
-	}
-}
-
-// The windows of a calendar begin at another time each day. So the Size may change with the day, or after it.
-func TestChangeOfASizeInACalendar(t *testing.T) {
-	const day = 86_400_000
-	e := newEntity(t, perSecond(1, 1))
-	for i, c := range []struct{ day, size, runs, left int64 }{
-		{0, 100, 50, 50}, // full before
-		{1, 120, 100, 20},
-		{1, 30, 0, 0},
-		{2, 30, 10, 20},
-		{2, 60, 0, 50}, // the use of the first day says nothing
-		{4, 80, 80, 0},
-		{4, 90, 10, 0},
-	} {
-		e.change(decision.Window{Size: c.size, Rate: c.size, Interval: day, Offset: begin + c.day*day, Series: 7})
-		for range c.runs {
-			e.runs(c.day*day+int64(i), 1, newcomer)
-		}
-		e.do(c.day*day+int64(i), decision.Op{Kind: decision.Pause, For: 1})
-		e.do(c.day*day+int64(i), decision.Op{Kind: decision.Resume})
-		e.left(c.left)
 	}
 }
 
