@@ -1,9 +1,11 @@
 package dripsqs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -27,58 +29,74 @@ type free struct{}
 func (free) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
 func (free) ReturnToken(context.Context, string) error               { return nil }
 
-// mute is an SQS with one message, which does not answer when a message is sent.
-type mute struct {
-	received bool
-	hidden   int32  // for how many seconds the message is hidden
-	over     func() // called then
-}
+// server is an SQS that answers a call with a text, "" for an empty answer. It gives no answer to a call that fails with errSilent.
+type server func(ctx context.Context, call string, body []byte) (answer string, err error)
 
-func (s *mute) Do(r *http.Request) (*http.Response, error) {
-	answer := "{}"
+var errSilent = errors.New("no answer")
+
+func (s server) Do(r *http.Request) (*http.Response, error) {
 	time.Sleep(10 * time.Millisecond) // on the way
-	switch _, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); {
-	case r.Context().Err() != nil:
-		return nil, r.Context().Err()
-	case call == "ChangeMessageVisibility":
-		var in sqs.ChangeMessageVisibilityInput
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			return nil, err
-		}
-		s.hidden = in.VisibilityTimeout
-		s.over()
-	case call == "ReceiveMessage" && !s.received:
-		s.received = true
-		answer = `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt"}]}`
-	default:
-		<-r.Context().Done()
-		return nil, r.Context().Err()
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = r.Context().Err()
 	}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
+	if err != nil {
+		return nil, err
+	}
+	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	answer, err := s(r.Context(), call, body)
+	if errors.Is(err, errSilent) {
+		<-r.Context().Done()
+		err = r.Context().Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(cmp.Or(answer, "{}")))}, nil
 }
 
-// postponesAll consumes a queue of a server, with a handler that postpones each message by an hour.
-func postponesAll(t *testing.T, ctx context.Context, server sqs.HTTPClient) error {
+// oneMessage is a server with one message. Other calls than receiving it get the answer of others.
+func oneMessage(others server) server {
+	received := false
+	return func(ctx context.Context, call string, body []byte) (string, error) {
+		switch {
+		case call != "ReceiveMessage":
+			return others(ctx, call, body)
+		case received:
+			return "", errSilent
+		}
+		received = true
+		return `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt",
+			"MessageAttributes": {"shop": {"DataType": "String", "StringValue": "a"}}}]}`, nil
+	}
+}
+
+// consumes handles the messages of a server.
+func consumes(t *testing.T, ctx context.Context, s server, handle func(context.Context, *types.Message) error) error {
 	t.Helper()
 	o := newClient("https://sqs.local").Options()
-	o.HTTPClient, o.DisableMessageChecksumValidation = server, true
-	limit, err := New(sqs.New(o), Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead", Visibility: time.Minute}
-	return limit.Consume(ctx, q, func(context.Context, *types.Message) error { return worker.Later(time.Hour, nil) })
+	o.HTTPClient, o.DisableMessageChecksumValidation = s, true
+	q := Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead"}
+	return limiting(t, sqs.New(o), free{}).Consume(ctx, q, handle)
 }
+
+func hourLater(context.Context, *types.Message) error { return worker.Later(time.Hour, nil) }
 
 // A message that SQS does not take in time is hidden instead, for as long as it is to wait.
 func TestHiddenAfterASilentSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
-		server := &mute{over: cancel}
-		err := postponesAll(t, ctx, server)
-		if err != nil || server.hidden < 3500 {
-			t.Errorf("Consume = %v, and the message is hidden for %d seconds, want about an hour", err, server.hidden)
+		var in sqs.ChangeMessageVisibilityInput
+		err := consumes(t, ctx, oneMessage(func(_ context.Context, call string, body []byte) (string, error) {
+			if call != "ChangeMessageVisibility" {
+				return "", errSilent
+			}
+			defer cancel()
+			return "", json.Unmarshal(body, &in)
+		}), hourLater)
+		if err != nil || in.VisibilityTimeout < 3500 {
+			t.Errorf("Consume = %v, and the message is hidden for %d seconds, want about an hour", err, in.VisibilityTimeout)
 		}
 	})
 }
@@ -129,87 +147,30 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// taking is an SQS with one message, which takes one copy of it.
-type taking struct {
-	received bool
-	copy     types.SendMessageBatchRequestEntry
-	over     func() // called then
-}
-
-func (s *taking) Do(r *http.Request) (*http.Response, error) {
-	answer := `{"Successful": [], "Failed": []}`
-	time.Sleep(10 * time.Millisecond) // on the way
-	switch _, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); {
-	case call == "SendMessageBatch":
-		var in sqs.SendMessageBatchInput
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			return nil, err
-		}
-		s.copy = in.Entries[0]
-		s.over()
-	case call == "ReceiveMessage" && !s.received:
-		s.received = true
-		answer = `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt",
-			"MessageAttributes": {"shop": {"DataType": "String", "StringValue": "a"}}}]}`
-	case call == "ReceiveMessage":
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
-}
-
 // A copy is the message as it came, whatever its handler has done to the message in hand.
 func TestCopyAfterAHandlerThatWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
-		server := &taking{over: cancel}
-		client := sqs.New(sqs.Options{Region: "eu-west-1", HTTPClient: server, Credentials: aws.AnonymousCredentials{}})
-		limit, err := New(client, Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = limit.Consume(ctx, Queue{URL: "http://sqs/q", DeadLetters: "http://sqs/dead"}, func(_ context.Context, m *types.Message) error {
+		var in sqs.SendMessageBatchInput
+		err := consumes(t, ctx, oneMessage(func(_ context.Context, call string, body []byte) (string, error) {
+			if call != "SendMessageBatch" {
+				return "", nil
+			}
+			defer cancel()
+			return "", json.Unmarshal(body, &in)
+		}), func(_ context.Context, m *types.Message) error {
 			m.Body = aws.String("unpacked")
 			delete(m.MessageAttributes, "shop")
 			return worker.Later(time.Second, nil)
 		})
-		c := server.copy
-		if err != nil || aws.ToString(c.MessageBody) != "body" || aws.ToString(c.MessageAttributes["shop"].StringValue) != "a" {
-			t.Errorf("the copy is %q with %v, %v", aws.ToString(c.MessageBody), c.MessageAttributes, err)
+		if err != nil || len(in.Entries) != 1 {
+			t.Fatalf("Consume = %v, with the copies %v", err, in.Entries)
+		}
+		if c := in.Entries[0]; aws.ToString(c.MessageBody) != "body" || aws.ToString(c.MessageAttributes["shop"].StringValue) != "a" {
+			t.Errorf("the copy is %q with %v", aws.ToString(c.MessageBody), c.MessageAttributes)
 		}
 	})
-}
-
-// dropping is an SQS with one message that gives no answer to the first call of a kind.
-type dropping struct {
-	kind     string
-	dropped  bool
-	received bool
-	renewed  []time.Time
-}
-
-func (s *dropping) Do(r *http.Request) (*http.Response, error) {
-	answer := "{}"
-	time.Sleep(10 * time.Millisecond) // on the way
-	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	switch {
-	case call == s.kind && !s.dropped:
-		s.dropped = true
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	case call == "ChangeMessageVisibility":
-		s.renewed = append(s.renewed, time.Now())
-	case call == "DeleteMessageBatch":
-		answer = `{"Successful": [], "Failed": []}`
-	case call == "ReceiveMessage" && !s.received:
-		s.received = true
-		answer = `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt"}]}`
-	case call == "ReceiveMessage":
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
 }
 
 // A call that SQS does not answer stops neither the consumer nor the renewals of a message in hand.
@@ -219,14 +180,22 @@ func TestSilentCalls(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
-				server := &dropping{kind: kind}
-				client := sqs.New(sqs.Options{Region: "eu-west-1", HTTPClient: server, Credentials: aws.AnonymousCredentials{}})
-				limit, err := New(client, Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
-				if err != nil {
-					t.Fatal(err)
-				}
 				var began time.Time
-				err = limit.Consume(ctx, Queue{URL: "http://sqs/q", DeadLetters: "http://sqs/dead"}, func(context.Context, *types.Message) error {
+				var renewed []time.Time
+				dropped := false
+				messages := oneMessage(func(_ context.Context, call string, _ []byte) (string, error) {
+					if call == "ChangeMessageVisibility" {
+						renewed = append(renewed, time.Now())
+					}
+					return "", nil
+				})
+				err := consumes(t, ctx, func(ctx context.Context, call string, body []byte) (string, error) {
+					if call == kind && !dropped {
+						dropped = true
+						return "", errSilent
+					}
+					return messages(ctx, call, body)
+				}, func(context.Context, *types.Message) error {
 					began = time.Now()
 					time.Sleep(time.Minute)
 					cancel()
@@ -235,8 +204,8 @@ func TestSilentCalls(t *testing.T) {
 				if err != nil || began.IsZero() {
 					t.Fatalf("Consume = %v, and the handler began at %v", err, began)
 				}
-				if len(server.renewed) == 0 || server.renewed[0].Sub(began) >= 30*time.Second {
-					t.Errorf("the message in hand was hidden anew at %v, its handler began at %v", server.renewed, began)
+				if len(renewed) == 0 || renewed[0].Sub(began) >= 30*time.Second {
+					t.Errorf("the message in hand was hidden anew at %v, its handler began at %v", renewed, began)
 				}
 			})
 		})
@@ -281,44 +250,29 @@ func TestRefusedBatchOfCallersThatLeft(t *testing.T) {
 	})
 }
 
-// failing is an SQS with one message that fails the entries of the first call of a kind, through no fault of the caller. If it is away
-// for a time, no call of the kind comes through for so long.
+// failing fails the entries of the first call of a kind, through no fault of the caller. If it is away for a time, no call of the kind
+// comes through for so long.
 type failing struct {
-	kind     string
-	away     time.Duration
-	until    time.Time
-	received bool
-	calls    []string // that took effect
-	over     func()   // called when the message is deleted or hidden
+	kind  string
+	away  time.Duration
+	until time.Time
+	calls []string // that took effect
+	over  func()   // called when the message is deleted or hidden
 }
 
-func (s *failing) err() error {
-	if s.kind == "DeleteMessageBatch" {
-		return io.ErrUnexpectedEOF
-	}
-	return &net.OpError{Op: "dial", Err: errors.New("connection refused")} // else SQS may have sent the message
-}
-
-func (s *failing) Do(r *http.Request) (*http.Response, error) {
-	answer := `{"Successful": [], "Failed": []}`
-	time.Sleep(10 * time.Millisecond) // on the way
-	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	body, _ := io.ReadAll(r.Body)
-	switch {
-	case call == "ReceiveMessage" && !s.received:
-		s.received = true
-		answer = `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt"}]}`
-	case call == "ReceiveMessage":
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	case call == s.kind && s.until.IsZero():
-		s.until = time.Now().Add(s.away)
-		if s.away > 0 {
-			return nil, s.err()
+func (s *failing) answer(_ context.Context, call string, body []byte) (string, error) {
+	switch first := s.until.IsZero(); {
+	case call == s.kind && first && s.away == 0:
+		s.until = time.Now()
+		return `{"Successful": [], "Failed": [{"Id": "0", "SenderFault": false, "Code": "InternalError"}]}`, nil
+	case call == s.kind && (first || time.Now().Before(s.until)):
+		if first {
+			s.until = time.Now().Add(s.away)
 		}
-		answer = `{"Successful": [], "Failed": [{"Id": "0", "SenderFault": false, "Code": "InternalError"}]}`
-	case call == s.kind && time.Now().Before(s.until):
-		return nil, s.err()
+		if call == "DeleteMessageBatch" {
+			return "", io.ErrUnexpectedEOF
+		}
+		return "", &net.OpError{Op: "dial", Err: errors.New("connection refused")} // else SQS may have sent the message
 	case call == "SendMessageBatch" && strings.Contains(string(body), reasonAttribute):
 		s.calls = append(s.calls, "a letter with its reason")
 	case call == "SendMessageBatch" && strings.Contains(string(body), "attempts=1"):
@@ -329,13 +283,13 @@ func (s *failing) Do(r *http.Request) (*http.Response, error) {
 		s.calls = append(s.calls, call)
 		s.over()
 	}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
+	return "", nil
 }
 
 // A single entry of a call, or SQS as a whole, may fail for a moment. It costs no message its note or its reason, and no handled
 // message runs again.
 func TestEntriesThatFailForAMoment(t *testing.T) {
-	const away = 6 * time.Second // the client itself tries for up to three
+	const away = 6 * time.Second
 	for name, c := range map[string]struct {
 		kind   string
 		away   time.Duration
@@ -354,17 +308,68 @@ func TestEntriesThatFailForAMoment(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 				defer cancel()
 				server := &failing{kind: c.kind, away: c.away, over: cancel}
-				client := sqs.New(sqs.Options{Region: "eu-west-1", HTTPClient: server, Credentials: aws.AnonymousCredentials{}, DisableMessageChecksumValidation: true})
-				limit, err := New(client, Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
-				if err != nil {
-					t.Fatal(err)
-				}
-				q := Queue{URL: "http://sqs/q", DeadLetters: "http://sqs/dead"}
-				err = limit.Consume(ctx, q, func(context.Context, *types.Message) error { return c.result })
+				err := consumes(t, ctx, oneMessage(server.answer), func(context.Context, *types.Message) error { return c.result })
 				if calls := strings.Join(server.calls, ", "); err != nil || calls != c.want {
 					t.Errorf("Consume = %v, after the calls %q, want %q", err, calls, c.want)
 				}
 			})
 		})
 	}
+}
+
+// No message is sent anew and kept, too, because SQS is slow: here it has 40 messages and takes 7 seconds for each send.
+func TestSlowSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var mu sync.Mutex
+		given, sent, kept := 0, map[string]bool{}, map[string]bool{}
+		err := consumes(t, ctx, func(ctx context.Context, call string, body []byte) (string, error) {
+			if call == "SendMessageBatch" {
+				select {
+				case <-time.After(7 * time.Second):
+				case <-ctx.Done():
+					return "", ctx.Err()
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch call {
+			case "ChangeMessageVisibility":
+				var in sqs.ChangeMessageVisibilityInput
+				err := json.Unmarshal(body, &in)
+				if in.VisibilityTimeout > 60 {
+					kept[aws.ToString(in.ReceiptHandle)] = true
+				}
+				return "", err
+			case "SendMessageBatch":
+				var in sqs.SendMessageBatchInput
+				err := json.Unmarshal(body, &in)
+				for _, e := range in.Entries {
+					sent[*e.MessageBody] = true
+				}
+				return "", err
+			case "ReceiveMessage":
+				var list []string
+				for ; len(list) < 10 && given < 40; given++ {
+					list = append(list, fmt.Sprintf(`{"MessageId": "%d", "Body": "%[1]d", "ReceiptHandle": "%[1]d"}`, given))
+				}
+				if len(list) == 0 {
+					return "", errSilent
+				}
+				return `{"Messages": [` + strings.Join(list, ",") + `]}`, nil
+			}
+			return "", nil
+		}, hourLater)
+		ok(t, err)
+		twice := 0
+		for id := range sent {
+			if kept[id] {
+				twice++
+			}
+		}
+		if twice > 0 || len(sent) == 0 {
+			t.Errorf("of %d messages that were sent anew %d wait in the queue, too", len(sent), twice)
+		}
+	})
 }

@@ -200,15 +200,10 @@ func TestAttributes(t *testing.T) {
 		body       string
 		attributes map[string]types.MessageAttributeValue
 	}{{"body", ten}, {"body", nine}, {"body", ten}, {"useless", ten}} {
-		if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: &m.body, MessageAttributes: m.attributes}); err != nil {
-			t.Fatal(err)
-		}
+		q.send(t, sqs.SendMessageInput{MessageBody: &m.body, MessageAttributes: m.attributes})
 	}
 	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})
-	limit, err := New(q.client, Options{Limiter: bucket, Entity: func(*types.Message) (string, error) { return "shop", nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, q.client, bucket)
 	ran := make(chan types.Message, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -227,9 +222,7 @@ func TestAttributes(t *testing.T) {
 		}
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	ok(t, <-ended)
 	got, err := q.client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &q.letters, MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"}})
 	if err != nil || len(got.Messages) != 2 {
 		t.Fatalf("the dead letters are %+v (%v)", got, err)
@@ -251,12 +244,34 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-func opened(t *testing.T, name string, attributes map[string]string) *queue {
+// limiting makes a Limit whose messages are all of one shop.
+func limiting(t *testing.T, client *sqs.Client, l worker.Limiter) *Limit {
 	t.Helper()
-	q, err := create(t.Context(), servers.UseSQS(t).URL(), fmt.Sprint(name, time.Now().UnixNano()), attributes)
+	limit, err := New(client, Options{Limiter: l, Entity: func(*types.Message) (string, error) { return "shop", nil }})
+	ok(t, err)
+	return limit
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// send sends a message to the queue.
+func (q *queue) send(t *testing.T, in sqs.SendMessageInput) {
+	t.Helper()
+	in.QueueUrl = &q.url
+	_, err := q.client.SendMessage(t.Context(), &in)
+	ok(t, err)
+}
+
+func opened(t *testing.T, name string, attributes map[string]string) *queue {
+	t.Helper()
+	q, err := create(t.Context(), servers.UseSQS(t).URL(), fmt.Sprint(name, time.Now().UnixNano()), attributes)
+	ok(t, err)
 	return q
 }
 
@@ -264,17 +279,9 @@ func opened(t *testing.T, name string, attributes map[string]string) *queue {
 func (q *queue) consume(t *testing.T, bodies []string, left int, handle func(m *types.Message) error) (postponements int) {
 	t.Helper()
 	for _, body := range bodies {
-		if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: &body}); err != nil {
-			t.Fatal(err)
-		}
+		q.send(t, sqs.SendMessageInput{MessageBody: &body})
 	}
-	limit, err := New(q.client, Options{
-		Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1}),
-		Entity:  func(*types.Message) (string, error) { return "shop", nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, q.client, buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var ran, postponed atomic.Int64
@@ -287,9 +294,9 @@ func (q *queue) consume(t *testing.T, bodies []string, left int, handle func(m *
 		})
 	}()
 	for n := -1; (int(ran.Load()) < len(bodies) || n != left) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-		if n, err = q.Left(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		var err error
+		n, err = q.Left(t.Context())
+		ok(t, err)
 	}
 	cancel()
 	if err := <-ended; err != nil || int(ran.Load()) != len(bodies) {
@@ -313,19 +320,12 @@ func TestLargestMessage(t *testing.T) {
 // Without the queue of the dead letters Consume does not begin: a message that is given up would run again and again.
 func TestNoDeadLetters(t *testing.T) {
 	q := opened(t, "letterless", nil)
-	if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("body")}); err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(q.client, Options{
-		Limiter: buckettest.New(t, drip.Options{}), Entity: func(*types.Message) (string, error) { return "shop", nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q.send(t, sqs.SendMessageInput{MessageBody: aws.String("body")})
+	limit := limiting(t, q.client, buckettest.New(t, drip.Options{}))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	none := q.letters + "-none"
-	err = limit.Consume(ctx, Queue{URL: q.url, DeadLetters: none}, func(context.Context, *types.Message) error {
+	err := limit.Consume(ctx, Queue{URL: q.url, DeadLetters: none}, func(context.Context, *types.Message) error {
 		t.Error("a message runs")
 		cancel()
 		return nil
@@ -349,22 +349,13 @@ func TestLongDelay(t *testing.T) {
 func TestQueueWithADelayOfItsOwn(t *testing.T) {
 	q := opened(t, "delaying", map[string]string{"DelaySeconds": "600"})
 	for range 3 {
-		in := sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("order"), DelaySeconds: 1}
-		if _, err := q.client.SendMessage(t.Context(), &in); err != nil {
-			t.Fatal(err)
-		}
+		q.send(t, sqs.SendMessageInput{MessageBody: aws.String("order"), DelaySeconds: 1})
 	}
-	limit, err := New(q.client, Options{
-		Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 50 * time.Millisecond}),
-		Entity:  func(*types.Message) (string, error) { return "shop", nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, q.client, buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 50 * time.Millisecond}))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var ran atomic.Int64
-	err = limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(context.Context, *types.Message) error {
+	err := limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(context.Context, *types.Message) error {
 		n := ran.Add(1)
 		if n == 6 {
 			cancel()
@@ -383,9 +374,8 @@ func TestQueueWithADelayOfItsOwn(t *testing.T) {
 func TestRedrivePolicy(t *testing.T) {
 	q := opened(t, "redriven", nil)
 	policy := fmt.Sprintf(`{"maxReceiveCount": 1, "deadLetterTargetArn": %q}`, q.arn(t, q.letters))
-	if _, err := q.client.SetQueueAttributes(t.Context(), &sqs.SetQueueAttributesInput{QueueUrl: &q.url, Attributes: map[string]string{"RedrivePolicy": policy}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := q.client.SetQueueAttributes(t.Context(), &sqs.SetQueueAttributesInput{QueueUrl: &q.url, Attributes: map[string]string{"RedrivePolicy": policy}})
+	ok(t, err)
 	if n := q.consume(t, []string{"1", "2", "3"}, 0, func(*types.Message) error { return nil }); n < 2 {
 		t.Errorf("the messages were postponed %d times", n)
 	}
@@ -394,9 +384,7 @@ func TestRedrivePolicy(t *testing.T) {
 func (q *queue) arn(t *testing.T, url string) string {
 	t.Helper()
 	out, err := q.client.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return out.Attributes["QueueArn"]
 }
 
@@ -425,18 +413,12 @@ func TestRefusingDeadLetters(t *testing.T) {
 	q := opened(t, "refused", nil)
 	set := func(attribute, value string) {
 		t.Helper()
-		if _, err := q.client.SetQueueAttributes(t.Context(), &sqs.SetQueueAttributesInput{QueueUrl: &q.letters, Attributes: map[string]string{attribute: value}}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := q.client.SetQueueAttributes(t.Context(), &sqs.SetQueueAttributesInput{QueueUrl: &q.letters, Attributes: map[string]string{attribute: value}})
+		ok(t, err)
 	}
 	set("MaximumMessageSize", "1024")
-	if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String(strings.Repeat("x", 2000))}); err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(q.client, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(*types.Message) (string, error) { return "shop", nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q.send(t, sqs.SendMessageInput{MessageBody: aws.String(strings.Repeat("x", 2000))})
+	limit := limiting(t, q.client, buckettest.New(t, drip.Options{}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -448,21 +430,16 @@ func TestRefusingDeadLetters(t *testing.T) {
 		})
 	}()
 	for delayed := 0; delayed == 0 && ran.Load() < 2 && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-		if _, _, delayed, err = q.counts(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		var err error
+		_, _, delayed, err = q.counts(t.Context())
+		ok(t, err)
 	}
 	set("MaximumMessageSize", "4096")
 	due := types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(givenUp + "of old")} // which is due now
-	in := sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("old"), MessageAttributes: map[string]types.MessageAttributeValue{noteAttribute: due}}
-	if _, err := q.client.SendMessage(t.Context(), &in); err != nil {
-		t.Fatal(err)
-	}
+	q.send(t, sqs.SendMessageInput{MessageBody: aws.String("old"), MessageAttributes: map[string]types.MessageAttributeValue{noteAttribute: due}})
 	got, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.letters, WaitTimeSeconds: 20, MessageAttributeNames: []string{"All"}})
 	cancel()
-	if err := errors.Join(err, <-ended); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, errors.Join(err, <-ended))
 	if n := ran.Load(); n != 1 {
 		t.Errorf("the message that was given up ran %d times", n)
 	}
