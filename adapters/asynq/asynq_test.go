@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,19 +52,10 @@ func TestTasksWithoutHeaders(t *testing.T) {
 
 // A task that has one attempt is not archived when it is put off.
 func TestLastAttempt(t *testing.T) {
-	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("last", time.Now().UnixMilli()), Headers, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := opened(t, Headers, 0)
 	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})
 	const n = 4
-	messages := make([]workertest.Message, n)
-	for i := range messages {
-		messages[i] = workertest.Message{ID: fmt.Sprint(i), Entity: "shop"}
-	}
-	if err := q.Publish(t.Context(), messages...); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, q.Publish(t.Context(), slices.Repeat([]workertest.Message{{Entity: "shop"}}, n)...))
 	ran := make(chan struct{}, 2*n)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -74,9 +66,7 @@ func TestLastAttempt(t *testing.T) {
 		<-ran
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	ok(t, <-ended)
 	i := asynq.NewInspector(q.redis)
 	defer i.Close()
 	if info, err := i.GetQueueInfo(q.name); err != nil || info.Archived != 0 || info.Size != 0 {
@@ -99,6 +89,44 @@ func open(_ context.Context, url, name string) (workertest.Queue, error) {
 func openWith(url, name string, headers func() map[string]string, retries int) (*queue, error) {
 	redis, err := asynq.ParseRedisURI(url)
 	return &queue{redis, name, headers, retries}, err
+}
+
+// opened opens a queue of its own for a test.
+func opened(t *testing.T, headers func() map[string]string, retries int) *queue {
+	t.Helper()
+	q, err := openWith(servers.UseRedis(t).URL(), strings.ReplaceAll(t.Name(), "/", "-")+fmt.Sprint(time.Now().UnixNano()), headers, retries)
+	ok(t, err)
+	return q
+}
+
+// limiting makes a Limit whose tasks are all of one shop, until the test ends.
+func limiting(t *testing.T, redis asynq.RedisConnOpt, o Options) *Limit {
+	t.Helper()
+	if o.Limiter == nil {
+		o.Limiter = buckettest.New(t, drip.Options{})
+	}
+	o.Entity = func(*asynq.Task) (string, error) { return "shop", nil }
+	limit, err := New(redis, o)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, limit.Close()) })
+	return limit
+}
+
+// enqueue enqueues a task with these options in the queue.
+func (q *queue) enqueue(t *testing.T, task *asynq.Task, o ...asynq.Option) {
+	t.Helper()
+	client := asynq.NewClient(q.redis)
+	defer client.Close()
+	_, err := client.Enqueue(task, append(o, asynq.Queue(q.name))...)
+	ok(t, err)
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (q *queue) Publish(ctx context.Context, messages ...workertest.Message) error {
@@ -176,17 +204,12 @@ func (q *queue) Left(context.Context) (int, error) {
 
 // A task whose error is no text comes back in its time.
 func TestGarbledError(t *testing.T) {
-	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("garbled", time.Now().UnixMilli()), Headers, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
+	q := opened(t, Headers, 5)
+	ok(t, q.Publish(t.Context(), workertest.Message{Entity: "shop"}))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	ran := 0
-	err = q.Consume(ctx, buckettest.New(t, drip.Options{}), func(context.Context, workertest.Message) error {
+	err := q.Consume(ctx, buckettest.New(t, drip.Options{}), func(context.Context, workertest.Message) error {
 		switch ran++; ran {
 		case 1:
 			return worker.Later(time.Second, errors.New("\xff"))
@@ -214,21 +237,14 @@ func (n *noting) Admit(ctx context.Context, entity string, r drip.Request) (drip
 
 // A task that failed comes back as one that has failed, with a ticket that keeps its place, and not with the one that it has used.
 func TestFailedTaskKeepsItsPlace(t *testing.T) {
-	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("failed", time.Now().UnixMilli()), Headers, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := opened(t, Headers, 5)
 	limiter := &noting{Bucket: buckettest.New(t, drip.Options{})}
-	if err := limiter.Pause(t.Context(), "shop", 3*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, limiter.Pause(t.Context(), "shop", 3*time.Second))
+	ok(t, q.Publish(t.Context(), workertest.Message{Entity: "shop"}))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var attempts []int
-	err = q.Consume(ctx, limiter, func(ctx context.Context, _ workertest.Message) error {
+	err := q.Consume(ctx, limiter, func(ctx context.Context, _ workertest.Message) error {
 		if attempts = append(attempts, worker.OperationOf(ctx).Attempts); len(attempts) < 3 {
 			return errors.New("no such luck")
 		}
@@ -256,26 +272,13 @@ func TestArchivedTaskRunAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("archived-", name, time.Now().UnixNano()), Headers, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			q := opened(t, Headers, 0)
 			if name == "permanent" || name == "skip" {
 				q.retries = 1
 			}
-			client := asynq.NewClient(q.redis)
-			defer client.Close()
 			task := asynq.NewTaskWithHeaders("job", []byte("{}"), Headers())
-			if _, err := client.Enqueue(task, asynq.Queue(q.name), asynq.MaxRetry(q.retries), asynq.Timeout(3*time.Second)); err != nil {
-				t.Fatal(err)
-			}
-			limit, err := New(q.redis, Options{
-				Limiter: buckettest.New(t, drip.Options{}), Entity: func(*asynq.Task) (string, error) { return "shop", nil }, MaxPostponements: 1,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer limit.Close()
+			q.enqueue(t, task, asynq.MaxRetry(q.retries), asynq.Timeout(3*time.Second))
+			limit := limiting(t, q.redis, Options{MaxPostponements: 1})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			ran := make(chan int, 10)
@@ -298,9 +301,7 @@ func TestArchivedTaskRunAnew(t *testing.T) {
 			deadline := time.Now().Add(30 * time.Second)
 			for times := 0; times < 2 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 				info, err := inspector.GetQueueInfo(q.name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				ok(t, err)
 				if info.Archived == 0 {
 					continue
 				}
@@ -311,9 +312,7 @@ func TestArchivedTaskRunAnew(t *testing.T) {
 				}
 			}
 			cancel()
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
+			ok(t, <-ended)
 			for close(ran); len(ran) > 0; {
 				postponements = append(postponements, <-ran)
 			}
@@ -326,24 +325,11 @@ func TestArchivedTaskRunAnew(t *testing.T) {
 
 // A task that asynq has made of a group is postponed as any other.
 func TestAggregatedTasks(t *testing.T) {
-	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("groups", time.Now().UnixNano()), nil, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := asynq.NewClient(q.redis)
-	defer client.Close()
+	q := opened(t, nil, 5)
 	for i := range 4 {
-		if _, err := client.EnqueueContext(t.Context(), asynq.NewTask("job", nil), asynq.Queue(q.name), asynq.Group(fmt.Sprint(i%2))); err != nil {
-			t.Fatal(err)
-		}
+		q.enqueue(t, asynq.NewTask("job", nil), asynq.Group(fmt.Sprint(i%2)))
 	}
-	limit, err := New(q.redis, Options{
-		Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1}), Entity: func(*asynq.Task) (string, error) { return "shop", nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer limit.Close()
+	limit := limiting(t, q.redis, Options{Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	configure := func(c asynq.Config) asynq.Config {
@@ -355,7 +341,7 @@ func TestAggregatedTasks(t *testing.T) {
 	}
 	var ran []string
 	postponements := 0
-	err = q.run(ctx, configure, limit.Middleware, func(ctx context.Context, m workertest.Message) error {
+	err := q.run(ctx, configure, limit.Middleware, func(ctx context.Context, m workertest.Message) error {
 		postponements += worker.OperationOf(ctx).Postponements
 		if ran = append(ran, m.ID); len(ran) == 2 {
 			cancel()
@@ -370,22 +356,13 @@ func TestAggregatedTasks(t *testing.T) {
 
 // A postponement spends no retry in a server whose Config did not go through Configure, either.
 func TestServerWithoutConfigure(t *testing.T) {
-	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("plain", time.Now().UnixNano()), Headers, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(q.redis, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(*asynq.Task) (string, error) { return "shop", nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer limit.Close()
+	q := opened(t, Headers, 5)
+	ok(t, q.Publish(t.Context(), workertest.Message{Entity: "shop"}))
+	limit := limiting(t, q.redis, Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var left []int
-	err = q.run(ctx, func(c asynq.Config) asynq.Config { return c }, limit.Middleware, func(ctx context.Context, _ workertest.Message) error {
+	err := q.run(ctx, func(c asynq.Config) asynq.Config { return c }, limit.Middleware, func(ctx context.Context, _ workertest.Message) error {
 		retried, _ := asynq.GetRetryCount(ctx)
 		most, _ := asynq.GetMaxRetry(ctx)
 		if left = append(left, most-retried); len(left) < 3 {
@@ -403,42 +380,25 @@ func TestServerWithoutConfigure(t *testing.T) {
 func TestRefusalAfterTheTimeout(t *testing.T) {
 	for name, err := range map[string]error{"later": worker.Later(time.Minute, nil), "throttled": worker.Throttled(time.Minute, nil)} {
 		var log bytes.Buffer
-		limit, failed := New(asynq.RedisClientOpt{}, Options{
-			Limiter: buckettest.New(t, drip.Options{}), Entity: func(*asynq.Task) (string, error) { return "shop", nil },
-			MaxPostponements: 1, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		})
-		if failed != nil {
-			t.Fatal(failed)
-		}
+		limit := limiting(t, asynq.RedisClientOpt{}, Options{MaxPostponements: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		ctx, end := context.WithCancel(t.Context())
 		handler := limit.Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { end(); return err }))
 		got := handler.ProcessTask(ctx, asynq.NewTaskWithHeaders("sync", nil, map[string]string{header: "postponements=1"}))
 		if !errors.Is(got, context.Canceled) || log.Len() > 0 {
 			t.Errorf("%s: %v, and the log says %s", name, got, log.String())
 		}
-		if err := limit.Close(); err != nil {
-			t.Error(err)
-		}
 	}
 }
 
 // A postponement is no failure, also if Redis is not there when the task is to be put off: a task in its last attempt would never run.
 func TestPostponedInAnOutage(t *testing.T) {
-	q, err := openWith(servers.UseRedis(t).URL(), "outage", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	direct, ok := q.redis.(asynq.RedisClientOpt)
-	if !ok {
-		t.Fatalf("%T", q.redis)
-	}
+	q := opened(t, nil, 0)
+	direct := q.redis.(asynq.RedisClientOpt)
 	var down atomic.Bool
 	var cut atomic.Int64
 	through := direct
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer ln.Close()
 	down.Store(true)
 	go func() {
@@ -462,14 +422,8 @@ func TestPostponedInAnOutage(t *testing.T) {
 		}
 	}()
 	through.Addr = ln.Addr().String()
-	limit, err := New(through, Options{Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1}), Entity: func(*asynq.Task) (string, error) { return "shop", nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer limit.Close()
-	if err := q.Publish(t.Context(), workertest.Message{ID: "1"}, workertest.Message{ID: "2"}); err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, through, Options{Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})})
+	ok(t, q.Publish(t.Context(), workertest.Message{ID: "1"}, workertest.Message{ID: "2"}))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var ran, failures atomic.Int32
@@ -545,16 +499,9 @@ func TestLimiterThatHangs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("hanging-", name, time.Now().UnixNano()), Headers, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			client := asynq.NewClient(q.redis)
-			defer client.Close()
+			q := opened(t, Headers, 1)
 			task := asynq.NewTaskWithHeaders("job", []byte(`{"Entity": "shop"}`), Headers())
-			if _, err := client.Enqueue(task, asynq.Queue(q.name), asynq.MaxRetry(1), asynq.Timeout(3*time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			q.enqueue(t, task, asynq.MaxRetry(1), asynq.Timeout(3*time.Second))
 			limiter := &hanging{Bucket: buckettest.New(t, drip.Options{Concurrency: 1, Lease: time.Second}), method: c.method}
 			limiter.calls.Store(c.call)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -572,14 +519,12 @@ func TestLimiterThatHangs(t *testing.T) {
 				})
 			}()
 			for left := 1; left > 0 && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-				if left, err = q.Left(ctx); err != nil {
-					t.Fatal(err)
-				}
+				var err error
+				left, err = q.Left(ctx)
+				ok(t, err)
 			}
 			cancel()
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
+			ok(t, <-ended)
 			if int(ran.Load()) != c.want || retried.Load() != 0 {
 				t.Errorf("the task ran %d times, want %d, after %d failures", ran.Load(), c.want, retried.Load())
 			}
