@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,18 +34,19 @@ func TestMain(m *testing.M) {
 }
 
 // useNATS starts a server in this process.
-func useNATS(t testing.TB) string {
+func useNATS(t testing.TB) string { t.Helper(); return startNATS(t, t.TempDir(), -1).ClientURL() }
+
+// startNATS starts a server with the data in dir, which ends with the test.
+func startNATS(t testing.TB, dir string, port int) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true})
+	ok(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(30 * time.Second) {
 		t.Fatal("the server does not start")
 	}
-	return s.ClientURL()
+	return s
 }
 
 func TestAdapter(t *testing.T) {
@@ -144,18 +146,52 @@ func (q *queue) Left(ctx context.Context) (int, error) {
 	return int(info.State.Msgs), nil
 }
 
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limiting makes a Limit of shops.
+func limiting(t *testing.T, js jetstream.JetStream, o Options) *Limit {
+	t.Helper()
+	if o.Limiter == nil {
+		o.Limiter = buckettest.New(t, drip.Options{})
+	}
+	o.Entity = shop
+	limit, err := New(js, o)
+	ok(t, err)
+	return limit
+}
+
+// stream makes a work queue without messages.
+func stream(t *testing.T, js jetstream.JetStream, name string) *queue {
+	t.Helper()
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}, Retention: jetstream.WorkQueuePolicy})
+	ok(t, err)
+	return &queue{js, name}
+}
+
+// done waits until no message is left, or ctx ends.
+func (q *queue) done(ctx context.Context) {
+	for ctx.Err() == nil {
+		if n, err := q.Left(ctx); n == 0 && err == nil {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 // connect returns a JetStream of its own.
 func connect(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(useNATS(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return js
 }
 
@@ -163,50 +199,31 @@ func connect(t *testing.T) jetstream.JetStream {
 func TestTickets(t *testing.T) {
 	js := connect(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	q := &queue{js, "orders"}
-	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
-		t.Fatal(err)
-	}
-	bucket := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5})
-	limit, err := New(js, Options{Limiter: bucket, Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := stream(t, js, "orders")
+	limit := limiting(t, js, Options{Limiter: buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5})})
 	c, err := q.consumer(ctx, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if err := limit.Consume(ctx, c, 1, nil); err == nil || !strings.Contains(err.Error(), "MaxDeliver") {
 		t.Errorf("Consume = %v with a MaxDeliver of 3", err)
 	}
-	if c, err = q.consumer(ctx, -1); err != nil {
-		t.Fatal(err)
-	}
+	c, err = q.consumer(ctx, -1)
+	ok(t, err)
 	if err := limit.Consume(ctx, c, 1, nil); err == nil || !strings.Contains(err.Error(), "handle is nil") {
 		t.Errorf("Consume = %v without a handler", err)
 	}
-	var messages []workertest.Message
-	for range 12 {
-		messages = append(messages, workertest.Message{Entity: "shop"})
-	}
-	if err := q.Publish(ctx, messages...); err != nil {
-		t.Fatal(err)
-	}
+	const n = 12
+	ok(t, q.Publish(ctx, slices.Repeat([]workertest.Message{{Entity: "shop"}}, n)...))
 	var left sync.WaitGroup
-	left.Add(len(messages))
+	left.Add(n)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- limit.Consume(ctx, c, 20, func(context.Context, jetstream.Msg) error { left.Done(); return nil })
 	}()
 	left.Wait()
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	ok(t, <-ended)
 	s, err := js.Stream(t.Context(), "drip-orders-work")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	info, err := s.Info(t.Context())
 	if err != nil || info.State.Msgs != 0 || info.State.LastSeq == 0 {
 		t.Errorf("%d of %d tickets are left (%v)", info.State.Msgs, info.State.LastSeq, err)
@@ -218,32 +235,13 @@ func TestLongReason(t *testing.T) {
 	js := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	opened, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, Retention: jetstream.WorkQueuePolicy})
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := &queue{js, "orders"}
-	c, err := q.consumer(ctx, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{Size: 5}), Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit, c := start(t, js, jetstream.ConsumerConfig{AckWait: 2 * time.Second}, Options{})
 	ran := 0
 	go func() {
-		for ctx.Err() == nil {
-			if info, err := opened.Info(ctx); err == nil && info.State.Msgs == 0 {
-				cancel()
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
+		(&queue{js, "orders"}).done(ctx)
+		cancel()
 	}()
-	err = limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error {
+	err := limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error {
 		ran++
 		return worker.Permanent(errors.New(strings.Repeat("ü", 1<<20)))
 	})
@@ -256,9 +254,7 @@ func TestLongReason(t *testing.T) {
 func TestTerminationByAnOldServer(t *testing.T) {
 	current := strings.TrimPrefix(useNATS(t), "nats://")
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer ln.Close()
 	replacing := func(to io.WriteCloser, from io.Reader, old, anew string) {
 		defer to.Close()
@@ -286,14 +282,10 @@ func TestTerminationByAnOldServer(t *testing.T) {
 		}
 	}()
 	nc, err := nats.Connect("nats://" + ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	limit, c := start(t, js, jetstream.ConsumerConfig{AckWait: 500 * time.Millisecond}, Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -309,21 +301,13 @@ func TestTicketsOfConsumersThatLookAlike(t *testing.T) {
 	js := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{Size: 100}), Entity: shop, RetryDelay: time.Millisecond, Attempts: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, js, Options{RetryDelay: time.Millisecond, Attempts: 3})
 	var runs [2]atomic.Int64
 	var ends sync.WaitGroup
 	for i, names := range [][2]string{{"orders-eu", "work"}, {"orders", "eu-work"}} {
-		q := &queue{js, names[0]}
-		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}, Retention: jetstream.WorkQueuePolicy}); err != nil {
-			t.Fatal(err)
-		}
+		q := stream(t, js, names[0])
 		c, err := js.CreateConsumer(ctx, q.name, jetstream.ConsumerConfig{Durable: names[1], AckPolicy: jetstream.AckExplicitPolicy})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		ends.Go(func() {
 			err := limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { runs[i].Add(1); return errors.New("no such luck") })
 			if err != nil {
@@ -332,16 +316,10 @@ func TestTicketsOfConsumersThatLookAlike(t *testing.T) {
 		})
 	}
 	for _, name := range []string{"orders-eu", "orders"} {
-		if err := (&queue{js, name}).Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, (&queue{js, name}).Publish(ctx, workertest.Message{Entity: "shop"}))
 	}
 	for _, name := range []string{"orders-eu", "orders"} {
-		for n, err := 1, error(nil); n > 0; time.Sleep(50 * time.Millisecond) {
-			if n, err = (&queue{js, name}).Left(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
+		(&queue{js, name}).done(ctx)
 	}
 	cancel()
 	ends.Wait()
@@ -354,44 +332,20 @@ func TestTicketsOfConsumersThatLookAlike(t *testing.T) {
 
 // Tickets go on after the server has restarted and has lost the tickets in its memory.
 func TestTicketsAfterARestart(t *testing.T) {
-	dir, port := t.TempDir(), -1
-	start := func() *server.Server {
-		t.Helper()
-		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Start()
-		if !s.ReadyForConnections(30 * time.Second) {
-			t.Fatal("the server does not start")
-		}
-		port = s.Addr().(*net.TCPAddr).Port
-		return s
-	}
-	s := start()
+	dir := t.TempDir()
+	s := startNATS(t, dir, -1)
+	port := s.Addr().(*net.TCPAddr).Port
 	nc, err := nats.Connect(s.ClientURL(), nats.ReconnectWait(100*time.Millisecond), nats.MaxReconnects(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	q := &queue{js, "orders"}
-	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}, Retention: jetstream.WorkQueuePolicy}); err != nil {
-		t.Fatal(err)
-	}
+	q := stream(t, js, "orders")
 	c, err := q.consumer(ctx, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{Size: 100}), Entity: shop, RetryDelay: time.Millisecond, Attempts: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
+	limit := limiting(t, js, Options{RetryDelay: time.Millisecond, Attempts: 3})
 	var runs atomic.Int64
 	ended := make(chan error, 1)
 	go func() {
@@ -400,19 +354,12 @@ func TestTicketsAfterARestart(t *testing.T) {
 	time.Sleep(500 * time.Millisecond) // it consumes
 	s.Shutdown()
 	s.WaitForShutdown()
-	s = start()
-	defer func() { s.Shutdown(); s.WaitForShutdown() }()
+	startNATS(t, dir, port)
 	for nc.Stats().Reconnects == 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	for n, err := 1, error(nil); n > 0 && runs.Load() < 4; time.Sleep(50 * time.Millisecond) {
-		if n, err = q.Left(ctx); err != nil {
-			t.Fatal(err)
-		}
-	}
+	ok(t, q.Publish(ctx, workertest.Message{Entity: "shop"}))
+	q.done(ctx)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -427,22 +374,8 @@ func TestConsumeEndsWithTheConnection(t *testing.T) {
 	js := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	q := &queue{js, "orders"}
-	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
-		t.Fatal(err)
-	}
-	c, err := q.consumer(ctx, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{}), Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	err = limit.Consume(ctx, c, 10, func(context.Context, jetstream.Msg) error { js.Conn().Close(); return nil })
+	limit, c := start(t, js, jetstream.ConsumerConfig{}, Options{})
+	err := limit.Consume(ctx, c, 10, func(context.Context, jetstream.Msg) error { js.Conn().Close(); return nil })
 	if !errors.Is(err, jetstream.ErrConnectionClosed) || !strings.Contains(err.Error(), `"work"`) {
 		t.Errorf("Consume = %v", err)
 	}
@@ -451,24 +384,12 @@ func TestConsumeEndsWithTheConnection(t *testing.T) {
 // start makes a stream with one message and a consumer of it, and a Limit.
 func start(t *testing.T, js jetstream.JetStream, config jetstream.ConsumerConfig, o Options) (*Limit, jetstream.Consumer) {
 	t.Helper()
-	q := &queue{js, "orders"}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
-		t.Fatal(err)
-	}
+	q := stream(t, js, "orders")
 	config.Durable, config.AckPolicy, config.MaxDeliver = "work", jetstream.AckExplicitPolicy, -1
 	c, err := js.CreateOrUpdateConsumer(t.Context(), q.name, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.Limiter, o.Entity = buckettest.New(t, drip.Options{}), shop
-	limit, err := New(js, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	return limit, c
+	ok(t, err)
+	ok(t, q.Publish(t.Context(), workertest.Message{Entity: "shop"}))
+	return limiting(t, js, o), c
 }
 
 // Consume returns an error also if its consumer is deleted while all hands are busy, when no pull waits for an answer. It leaves no
@@ -553,16 +474,12 @@ func TestTicketsOfOthersStay(t *testing.T) {
 	limit, c := start(t, js, jetstream.ConsumerConfig{}, Options{})
 	ctx := t.Context()
 	n, err := limit.notes(ctx, c.CachedInfo())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	n.put(ctx, "1", "attempts=1")
 	if note := n.get(ctx, "1"); note != "attempts=1" {
 		t.Fatalf("the note is %q", note)
 	}
-	if err := js.DeleteStream(ctx, n.config.Name); err != nil { // as a restart does with a stream in memory
-		t.Fatal(err)
-	}
+	ok(t, js.DeleteStream(ctx, n.config.Name)) // as a restart does with a stream in memory
 	n.put(ctx, "2", "attempts=4")
 	n.drop(ctx, "1")
 	if note := n.get(ctx, "2"); note != "attempts=4" {
@@ -582,29 +499,22 @@ func TestNotesOfAnotherStream(t *testing.T) {
 	config := jetstream.ConsumerConfig{AckWait: time.Second}
 	limit, c := start(t, js, config, Options{})
 	first, stop := context.WithCancel(ctx)
-	if err := limit.Consume(first, c, 1, func(context.Context, jetstream.Msg) error { stop(); return worker.Later(time.Hour, nil) }); err != nil {
-		t.Fatal(err)
-	}
-	if err := js.DeleteStream(ctx, "orders"); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, limit.Consume(first, c, 1, func(context.Context, jetstream.Msg) error { stop(); return worker.Later(time.Hour, nil) }))
+	ok(t, js.DeleteStream(ctx, "orders"))
 	limit, c = start(t, js, config, Options{})
-	if _, err := c.Next(); err != nil { // a process that dies
-		t.Fatal(err)
-	}
+	_, err := c.Next() // a process that dies
+	ok(t, err)
 	second, stop := context.WithTimeout(ctx, 8*time.Second)
 	defer stop()
 	ran := false
-	if err := limit.Consume(second, c, 1, func(ctx context.Context, _ jetstream.Msg) error {
+	ok(t, limit.Consume(second, c, 1, func(ctx context.Context, _ jetstream.Msg) error {
 		ran = true
 		if op := worker.OperationOf(ctx); op.Postponements > 0 {
 			t.Errorf("the new message has %d postponements", op.Postponements)
 		}
 		stop()
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if !ran {
 		t.Error("the new message waits for the slot of an old one")
 	}
@@ -625,13 +535,9 @@ func (m *naked) NakWithDelay(d time.Duration) error {
 func TestDelayOfDays(t *testing.T) {
 	limit, c := start(t, connect(t), jetstream.ConsumerConfig{}, Options{})
 	notes, err := limit.notes(t.Context(), c.CachedInfo())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	msg, err := c.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	m := &naked{Msg: msg}
 	consuming := &consumption{Limit: limit, config: c.CachedInfo().Config, notes: notes, handle: func(context.Context, jetstream.Msg) error {
 		return worker.Later(7*24*time.Hour, nil)
