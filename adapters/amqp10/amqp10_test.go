@@ -36,15 +36,10 @@ func need(t testing.TB) (url string) {
 	t.Helper()
 	url = servers.UseRabbitMQ(t).URL()
 	conn, err := amqp091.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer conn.Close()
 	if version, _ := conn.Properties["version"].(string); !delays(version) {
-		limit, err := New(Options{Limiter: free{}, Entity: shop})
-		if err == nil {
-			err = limit.Consume(t.Context(), Queue{URL: url, Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
-		}
+		err := limiting(t, Options{}).Consume(t.Context(), Queue{URL: url, Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
 		if !errors.Is(err, ErrBroker) {
 			t.Errorf("Consume = %v with RabbitMQ %s, want ErrBroker", err, version)
 		}
@@ -69,16 +64,9 @@ func TestLongReason(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	opened, err := openQueue(ctx, url, "reason")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := opened.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}, workertest.Message{ID: "2", Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(Options{Limiter: free{}, Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
+	ok(t, opened.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}, workertest.Message{ID: "2", Entity: "shop"}))
+	limit := limiting(t, Options{})
 	ran := ""
 	err = limit.Consume(ctx, Queue{URL: url, Name: "reason", InHand: 1}, func(_ context.Context, m *amqp.Message) error {
 		if ran += string(m.GetData()); len(ran) > 1 {
@@ -98,26 +86,17 @@ func TestDeadLetterBeginsAnew(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	dead, err := openQueue(ctx, url, "anew.dead")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	err = servers.WithChannel(url, func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDeclare("anew", true, false, false, false, amqp091.Table{
 			amqp091.QueueTypeArg: "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "anew.dead",
 		})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	q := &queue{url, "anew"}
-	if err := q.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(Options{Limiter: free{}, Entity: shop, Attempts: 2, RetryDelay: 100 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, q.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}))
+	limit := limiting(t, Options{Attempts: 2, RetryDelay: 100 * time.Millisecond})
 	var before []int
 	ended := make(chan error, 1)
 	consuming, stop := context.WithCancel(ctx)
@@ -128,18 +107,12 @@ func TestDeadLetterBeginsAnew(t *testing.T) {
 		})
 	}()
 	s, err := open(ctx, Queue{URL: url, Name: "anew.dead", InHand: 1}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer s.conn.Close()
 	channel, err := s.conn.NewSession(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	sender, err := channel.NewSender(ctx, "/queues/anew", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for n := range 2 {
 		m, err := s.receiver.Receive(ctx, nil)
 		if err == nil && n == 0 {
@@ -149,9 +122,7 @@ func TestDeadLetterBeginsAnew(t *testing.T) {
 			err = s.receiver.AcceptMessage(ctx, m)
 			s.next(ctx)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 	}
 	stop()
 	if err := <-ended; err != nil || !slices.Equal(before, []int{0, 1, 0, 1}) {
@@ -170,16 +141,9 @@ func TestConnectsBesideHandlers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	opened, err := openQueue(ctx, broker.URL(), "long")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := opened.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(Options{Limiter: free{}, Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
+	ok(t, opened.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}))
+	limit := limiting(t, Options{})
 	again := make(chan bool)
 	release := sync.OnceFunc(func() { close(again) })
 	var runs atomic.Int64
@@ -213,20 +177,13 @@ func TestStoppingTakesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	q, err := openQueue(ctx, url, "stopping")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	publish := func(n int) {
 		for range n {
-			if err := q.Publish(ctx, workertest.Message{ID: "m", Entity: "shop"}); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, q.Publish(ctx, workertest.Message{ID: "m", Entity: "shop"}))
 		}
 	}
-	limit, err := New(Options{Limiter: free{}, Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, Options{})
 	consume := func(ctx context.Context, handle func()) (ended chan error) {
 		ended = make(chan error, 1)
 		go func() {
@@ -276,9 +233,7 @@ func TestMessageThatEndsTheSession(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			q, err := openQueue(ctx, url, queueName)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			err = servers.WithChannel(url, func(ch *amqp091.Channel) error {
 				for i := range c.n + 1 {
 					m := amqp091.Publishing{Headers: amqp091.Table{}, DeliveryMode: amqp091.Persistent, Body: []byte(strconv.Itoa(i))}
@@ -291,15 +246,8 @@ func TestMessageThatEndsTheSession(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			limit, err := New(Options{
-				Limiter: free{}, Entity: func(*amqp.Message) (string, error) { return "shop", nil }, Logger: slog.New(slog.DiscardHandler),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
+			limit := limiting(t, Options{Entity: func(*amqp.Message) (string, error) { return "shop", nil }, Logger: slog.New(slog.DiscardHandler)})
 			var mu sync.Mutex
 			ran := map[string]bool{}
 			err = limit.Consume(ctx, Queue{URL: url, Name: queueName}, func(ctx context.Context, m *amqp.Message) error {
@@ -328,13 +276,8 @@ func TestFreePlaces(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	q, err := openQueue(ctx, url, "places")
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(Options{Limiter: free{}, Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
+	limit := limiting(t, Options{})
 	const inHand, long, short = 16, 15, 5
 	begun, release := make(chan string, long+short), make(chan bool)
 	ended := make(chan error, 1)
@@ -349,9 +292,7 @@ func TestFreePlaces(t *testing.T) {
 	run := func(id string, n int) {
 		t.Helper()
 		for range n {
-			if err := q.Publish(ctx, workertest.Message{ID: id, Entity: "shop"}); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, q.Publish(ctx, workertest.Message{ID: id, Entity: "shop"}))
 		}
 		for i := range n {
 			select {
@@ -373,10 +314,7 @@ func TestFreePlaces(t *testing.T) {
 
 // The error of a URL that cannot be used has nothing of its password.
 func TestURLError(t *testing.T) {
-	limit, err := New(Options{Limiter: free{}, Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, Options{})
 	for _, url := range []string{
 		"amqp://user:se%zzcret@localhost/", "amqp://user:sec/ret@localhost/", "amqp://sec#ret@localhost/", "user:secret@localhost",
 		"http://user:secret@localhost/", "amqp://user:secret\x7f@localhost/",
@@ -396,14 +334,9 @@ func TestSilentServer(t *testing.T) {
 		t.Skip("waits for a timeout")
 	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer silent.Close()
-	limit, err := New(Options{Limiter: free{}, Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, Options{})
 	ended := make(chan error, 1)
 	go func() {
 		ended <- limit.Consume(t.Context(), Queue{URL: "amqp://" + silent.Addr().String() + "/", Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
@@ -420,10 +353,7 @@ func TestSilentServer(t *testing.T) {
 
 // A queue that makes no sense is an error before anything is consumed.
 func TestQueueErrors(t *testing.T) {
-	limit, err := New(Options{Limiter: free{}, Entity: shop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limiting(t, Options{})
 	handle := func(context.Context, *amqp.Message) error { return nil }
 	for want, c := range map[string]struct {
 		q      Queue
@@ -468,6 +398,26 @@ func TestVersions(t *testing.T) {
 			t.Errorf("delays(%q) = %v", version, !want)
 		}
 	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limiting makes a Limit of shops that lets everything run.
+func limiting(t testing.TB, o Options) *Limit {
+	t.Helper()
+	if o.Entity == nil {
+		o.Entity = shop
+	}
+	o.Limiter = free{}
+	limit, err := New(o)
+	ok(t, err)
+	return limit
 }
 
 // free lets everything run.
