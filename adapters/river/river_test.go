@@ -46,16 +46,12 @@ func usePostgres(t testing.TB) (url string) {
 	t.Helper()
 	url = servers.UsePostgres(t).URL()
 	p, err := pool(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	migrator, err := rivermigrate.New(riverpgxv5.New(p), nil)
 	if err == nil {
 		_, err = migrator.Migrate(t.Context(), rivermigrate.DirectionUp, nil)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return url
 }
 
@@ -97,7 +93,7 @@ func (q *queue) Publish(ctx context.Context, messages ...workertest.Message) err
 }
 
 func (q *queue) Consume(ctx context.Context, l worker.Limiter, handle func(context.Context, workertest.Message) error) error {
-	limit, err := New(Options{Limiter: l, Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }})
+	limit, err := New(Options{Limiter: l, Entity: entityOf})
 	if err != nil {
 		return err
 	}
@@ -111,10 +107,6 @@ func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, wo
 func (q *queue) run(ctx context.Context, middleware []rivertype.Middleware, handle func(context.Context, workertest.Message) error) error {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error { return handle(ctx, j.Args.Message) }))
-	return q.work(ctx, workers, middleware)
-}
-
-func (q *queue) work(ctx context.Context, workers *river.Workers, middleware []rivertype.Middleware) error {
 	client, err := river.NewClient(riverpgxv5.New(q.pool), &river.Config{
 		Queues: map[string]river.QueueConfig{q.name: {MaxWorkers: 100}}, Workers: workers, Middleware: middleware,
 		FetchCooldown: 50 * time.Millisecond, FetchPollInterval: 100 * time.Millisecond,
@@ -143,16 +135,70 @@ func (q *queue) Left(ctx context.Context) (n int, err error) {
 func holding(t *testing.T, name string, ids ...string) *queue {
 	t.Helper()
 	p, err := pool(usePostgres(t))
+	ok(t, err)
+	q := &queue{p, name}
+	for _, id := range ids {
+		ok(t, q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}))
+	}
+	return q
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := &queue{p, name}
-	for _, id := range ids {
-		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
-			t.Fatal(err)
-		}
+}
+
+// limiting makes a Limit of the jobs' entities.
+func limiting(t *testing.T, o Options) *Limit {
+	t.Helper()
+	o.Limiter = buckettest.New(t, drip.Options{})
+	if o.Entity == nil {
+		o.Entity = entityOf
 	}
-	return q
+	limit, err := New(o)
+	ok(t, err)
+	return limit
+}
+
+func entityOf(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }
+
+// begin is run beside the test, for some time at most. end ends it.
+func (q *queue) begin(t *testing.T, atMost time.Duration, l *Limit, handle func(context.Context, workertest.Message) error) (ctx context.Context, end func()) {
+	ctx, cancel := context.WithTimeout(t.Context(), atMost)
+	ended := make(chan error, 1)
+	go func() { ended <- q.run(ctx, []rivertype.Middleware{l}, handle) }()
+	return ctx, func() {
+		t.Helper()
+		cancel()
+		ok(t, <-ended)
+	}
+}
+
+// runs has a number for each run of each job.
+type runs struct {
+	mu sync.Mutex
+	of map[string][]int
+}
+
+// add adds the number of a run, and returns how many runs the job has had.
+func (r *runs) add(id string, n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of == nil {
+		r.of = map[string][]int{}
+	}
+	r.of[id] = append(r.of[id], n)
+	return len(r.of[id])
+}
+
+func (r *runs) are(t *testing.T, want map[string][]int) {
+	t.Helper()
+	if !maps.EqualFunc(r.of, want, slices.Equal[[]int]) {
+		t.Errorf("the jobs ran after %v, want %v", r.of, want)
+	}
 }
 
 // over waits until all jobs are over, or ctx ends.
@@ -160,9 +206,8 @@ func (q *queue) over(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for n := -1; n != 0 && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		var err error
-		if n, err = q.Left(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		n, err = q.Left(t.Context())
+		ok(t, err)
 	}
 }
 
@@ -183,84 +228,43 @@ func TestGarbledError(t *testing.T) {
 		},
 	}
 	for id := range outcomes {
-		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: id}); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, q.Publish(t.Context(), workertest.Message{ID: id, Entity: id}))
 	}
-	limit, err := New(Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) {
+	limit := limiting(t, Options{Entity: func(j *rivertype.JobRow) (string, error) {
 		entity, err := Arg(j, "Entity")
 		if entity == "entity" {
 			err = garbled
 		}
 		return entity + "\xff\x00", err
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	ended := make(chan error, 1)
-	var mu sync.Mutex
-	ran := map[string]int{}
-	go func() {
-		ended <- q.run(ctx, []rivertype.Middleware{limit}, func(_ context.Context, m workertest.Message) error {
-			mu.Lock()
-			ran[m.ID]++
-			n := ran[m.ID]
-			mu.Unlock()
-			return outcomes[m.ID](n)
-		})
-	}()
+	var ran runs
+	ctx, end := q.begin(t, 10*time.Second, limit, func(_ context.Context, m workertest.Message) error {
+		return outcomes[m.ID](ran.add(m.ID, 0))
+	})
 	q.over(ctx, t)
 	if n, err := q.Left(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d jobs are left (%v)", n, err)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	if want := map[string]int{"failed": 5, "permanent": 1, "panic": 5, "throttled": 2}; !maps.Equal(ran, want) {
-		t.Errorf("the jobs ran %v times, want %v", ran, want)
-	}
+	end()
+	ran.are(t, map[string][]int{"failed": make([]int, 5), "permanent": {0}, "panic": make([]int, 5), "throttled": {0, 0}})
 }
 
 // River's own errors snooze and cancel a job, which is no failure. A job that was cancelled begins anew when somebody retries it.
 func TestRiversErrors(t *testing.T) {
 	q := holding(t, "own", "cancelled", "snoozed")
-	limit, err := New(Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
-	defer stop()
-	ended := make(chan error, 1)
-	var mu sync.Mutex
-	failures := map[string][]int{}
-	go func() {
-		workers := river.NewWorkers()
-		river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error {
-			mu.Lock()
-			id := j.Args.Message.ID
-			failures[id] = append(failures[id], worker.OperationOf(ctx).Attempts)
-			n := len(failures[id])
-			mu.Unlock()
-			switch {
-			case id == "cancelled":
-				return river.JobCancel(errors.New("no"))
-			case id == "snoozed" && n < 4:
-				return river.JobSnooze(10 * time.Millisecond)
-			}
-			return nil
-		}))
-		ended <- q.work(ctx, workers, []rivertype.Middleware{limit})
-	}()
+	var failures runs
+	ctx, end := q.begin(t, 30*time.Second, limiting(t, Options{}), func(ctx context.Context, m workertest.Message) error {
+		switch n := failures.add(m.ID, worker.OperationOf(ctx).Attempts); {
+		case m.ID == "cancelled":
+			return river.JobCancel(errors.New("no"))
+		case n < 4:
+			return river.JobSnooze(10 * time.Millisecond)
+		}
+		return nil
+	})
 	q.over(ctx, t)
-	stop()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	if want := []int{0, 0, 0, 0}; !slices.Equal(failures["snoozed"], want) {
-		t.Errorf("a job that snoozed had failed %v times before, want %v", failures["snoozed"], want)
-	}
+	end()
+	failures.are(t, map[string][]int{"cancelled": {0}, "snoozed": {0, 0, 0, 0}})
 	_, jobs := q.jobs(t)
 	for _, j := range jobs {
 		var metadata map[string]any
@@ -277,33 +281,18 @@ func TestRiversErrors(t *testing.T) {
 // postponements.
 func TestRetriedByHand(t *testing.T) {
 	q := holding(t, "retried", "cancelled", "completed", "discarded")
-	limit, err := New(Options{
-		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
-		MaxPostponements: 1, MaxAge: 6 * time.Second,
+	var postponements runs
+	ctx, end := q.begin(t, 30*time.Second, limiting(t, Options{MaxPostponements: 1, MaxAge: 6 * time.Second}), func(ctx context.Context, m workertest.Message) error {
+		n := worker.OperationOf(ctx).Postponements
+		postponements.add(m.ID, n)
+		switch {
+		case n == 0 || m.ID == "cancelled":
+			return worker.Later(time.Millisecond, nil)
+		case m.ID == "discarded":
+			return errors.New("no such luck")
+		}
+		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	ended := make(chan error, 1)
-	var mu sync.Mutex
-	postponements := map[string][]int{}
-	go func() {
-		ended <- q.run(ctx, []rivertype.Middleware{limit}, func(ctx context.Context, m workertest.Message) error {
-			mu.Lock()
-			defer mu.Unlock()
-			n := worker.OperationOf(ctx).Postponements
-			postponements[m.ID] = append(postponements[m.ID], n)
-			if n == 0 || m.ID == "cancelled" {
-				return worker.Later(time.Millisecond, nil)
-			}
-			if m.ID == "discarded" {
-				return errors.New("no such luck")
-			}
-			return nil
-		})
-	}()
 	began := time.Now()
 	q.over(ctx, t)
 	if took := time.Since(began); took > 5*time.Second {
@@ -312,102 +301,61 @@ func TestRetriedByHand(t *testing.T) {
 	time.Sleep(time.Until(began.Add(7 * time.Second))) // all of them are too old
 	client, jobs := q.jobs(t)
 	for _, j := range jobs {
-		if _, err := client.JobRetry(t.Context(), j.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.JobRetry(t.Context(), j.ID)
+		ok(t, err)
 	}
 	q.over(ctx, t)
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	end()
 	// One attempt is left to a discarded job.
-	want := map[string][]int{"cancelled": {0, 1, 0, 1}, "completed": {0, 1, 0, 1}, "discarded": {0, 1, 1, 1, 1, 1, 0, 1}}
-	if !maps.EqualFunc(postponements, want, slices.Equal[[]int]) {
-		t.Errorf("the jobs ran after %v postponements, want %v", postponements, want)
-	}
+	postponements.are(t, map[string][]int{"cancelled": {0, 1, 0, 1}, "completed": {0, 1, 0, 1}, "discarded": {0, 1, 1, 1, 1, 1, 0, 1}})
 }
 
 // A job that somebody cancels, while it waits or while it runs, begins anew when somebody retries it. It does not wait for its old slot:
 // River cancels it again if it is snoozed.
 func TestCancelledByHand(t *testing.T) {
 	q := holding(t, "byhand", "waits", "runs")
-	limit, err := New(Options{
-		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
+	var postponements runs
+	began := make(chan bool, 1) // the last run before the change
+	ctx, end := q.begin(t, 30*time.Second, limiting(t, Options{}), func(ctx context.Context, m workertest.Message) error {
+		switch n := postponements.add(m.ID, worker.OperationOf(ctx).Postponements); {
+		case m.ID == "waits" && n == 1:
+			return worker.Later(time.Hour, nil)
+		case m.ID == "runs" && n == 1:
+			return worker.Later(time.Millisecond, nil)
+		case m.ID == "runs" && n == 2:
+			began <- true
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
+	select {
+	case <-began:
+	case <-ctx.Done():
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	ended := make(chan error, 1)
-	var mu sync.Mutex
-	postponements := map[string][]int{}
-	go func() {
-		ended <- q.run(ctx, []rivertype.Middleware{limit}, func(ctx context.Context, m workertest.Message) error {
-			mu.Lock()
-			n := worker.OperationOf(ctx).Postponements
-			postponements[m.ID] = append(postponements[m.ID], n)
-			runs := len(postponements[m.ID])
-			mu.Unlock()
-			switch {
-			case m.ID == "waits" && runs == 1:
-				return worker.Later(time.Hour, nil)
-			case m.ID == "runs" && runs == 1:
-				return worker.Later(time.Millisecond, nil)
-			case m.ID == "runs" && runs == 2:
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return nil
-		})
-	}()
 	for ready := false; !ready && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-		mu.Lock()
-		ready = len(postponements["runs"]) == 2
-		mu.Unlock()
 		_, jobs := q.jobs(t)
-		ready = ready && slices.ContainsFunc(jobs, func(j *rivertype.JobRow) bool { return j.State == rivertype.JobStateScheduled })
+		ready = slices.ContainsFunc(jobs, func(j *rivertype.JobRow) bool { return j.State == rivertype.JobStateScheduled })
 	}
 	client, jobs := q.jobs(t)
 	for _, change := range []func(context.Context, int64) (*rivertype.JobRow, error){client.JobCancel, client.JobRetry} {
 		for _, j := range jobs {
-			if _, err := change(t.Context(), j.ID); err != nil {
-				t.Fatal(err)
-			}
+			_, err := change(t.Context(), j.ID)
+			ok(t, err)
 		}
 		q.over(ctx, t)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	if want := map[string][]int{"waits": {0, 0}, "runs": {0, 1, 0}}; !maps.EqualFunc(postponements, want, slices.Equal[[]int]) {
-		t.Errorf("the jobs ran after %v postponements, want %v", postponements, want)
-	}
+	end()
+	postponements.are(t, map[string][]int{"waits": {0, 0}, "runs": {0, 1, 0}})
 }
 
 // A job whose snooze would pass its deadline is cancelled at once.
 func TestSnoozePastTheDeadline(t *testing.T) {
 	q := holding(t, "snoozedpast", "1")
-	limit, err := New(Options{
-		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
-		Request: func(j *rivertype.JobRow) drip.Request { return drip.Request{Deadline: j.CreatedAt.Add(time.Minute)} },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- q.run(ctx, []rivertype.Middleware{limit}, func(context.Context, workertest.Message) error { return river.JobSnooze(time.Hour) })
-	}()
+	limit := limiting(t, Options{Request: func(j *rivertype.JobRow) drip.Request { return drip.Request{Deadline: j.CreatedAt.Add(time.Minute)} }})
+	ctx, end := q.begin(t, 10*time.Second, limit, func(context.Context, workertest.Message) error { return river.JobSnooze(time.Hour) })
 	q.over(ctx, t)
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	end()
 	_, jobs := q.jobs(t)
 	for _, j := range jobs {
 		if j.State != rivertype.JobStateCancelled {
@@ -419,13 +367,8 @@ func TestSnoozePastTheDeadline(t *testing.T) {
 // A job that River interrupts when its client stops has not failed, and keeps its note also at its last attempt.
 func TestInterruptedJob(t *testing.T) {
 	p, err := pool(usePostgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit, err := New(Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
+	limit := limiting(t, Options{})
 	for name, attempts := range map[string]int{"last": 1, "first": 5} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -468,9 +411,7 @@ func TestInterruptedJob(t *testing.T) {
 				if err == nil {
 					err = client.StopAndCancel(ctx)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				ok(t, err)
 				again = true
 			}
 			if want := [][2]int{{0, 0}, {0, 1}, {0, 1}}; !slices.Equal(got, want) {
@@ -484,12 +425,8 @@ func TestInterruptedJob(t *testing.T) {
 func (q *queue) jobs(t *testing.T) (*river.Client[pgx.Tx], []*rivertype.JobRow) {
 	t.Helper()
 	client, err := river.NewClient(riverpgxv5.New(q.pool), &river.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	jobs, err := client.JobList(t.Context(), river.NewJobListParams().Queues(q.name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return client, jobs.Jobs
 }
