@@ -74,14 +74,7 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	if l.n == nil {
 		l.n = map[string]int{}
 	}
-	text := r.Message
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "unlimited" {
-			text += fmt.Sprint(", unlimited: ", a.Value)
-		}
-		return true
-	})
-	l.n[text]++
+	l.n[r.Message]++
 	return nil
 }
 

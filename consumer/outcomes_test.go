@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -186,70 +185,6 @@ func throttledIf(fail bool) error {
 		return fmt.Errorf("call: %w", Throttled(time.Millisecond, errors.New("429")))
 	}
 	return nil
-}
-
-func TestMessageIsUnchangedAfter200Postponements(t *testing.T) {
-	b, queue := beside(t)
-	exchange := queue + ".exchange"
-	b.must(b.ch.ExchangeDeclare(exchange, "direct", false, false, false, false, nil))
-	b.must(b.ch.QueueBind(queue, "shop.a", exchange, false, nil))
-	asked := 0
-	l := limiterFunc(func() time.Duration {
-		if asked++; asked > 200 {
-			return 0
-		}
-		if asked%40 == 0 {
-			return 700 * time.Millisecond // through a delay queue; the others are held in hand
-		}
-		return time.Duration(1+asked%4) * time.Millisecond
-	})
-	p, url := through(t, b.url, 0)
-	var mu sync.Mutex
-	var sizes []int // of the properties and headers that are published
-	p.through(func(f frame) bool {
-		if !f.fromBroker && f.kind == 2 {
-			mu.Lock()
-			defer mu.Unlock()
-			sizes = append(sizes, len(f.payload))
-		}
-		return true
-	})
-	got := make(chan amqp.Delivery, 1)
-	running(t, Options{
-		URL: url, Queue: queue, Limiter: l, Entity: byID,
-		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error { got <- *d; return nil }),
-	})
-	want := amqp.Publishing{
-		Headers: amqp.Table{
-			"string": "s", "int": int32(-4), "long": int64(1) << 40, "float": 1.5, "bool": true, "nothing": nil,
-			"table": amqp.Table{"list": []any{"x", int32(1)}}, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-		},
-		ContentType: "application/json", ContentEncoding: "identity", DeliveryMode: amqp.Persistent, Priority: 7,
-		CorrelationId: "c", ReplyTo: "r", Expiration: "3600000", MessageId: "m", Timestamp: time.Unix(1_700_000_000, 0),
-		Type: "t", UserId: "guest", AppId: "app", Body: []byte{0, 1, 2, 255},
-	}
-	b.must(b.ch.Publish(exchange, "shop.a", true, false, want))
-	d := <-got
-	// Fields of a Delivery that the publisher did not set in the message.
-	if d.Exchange != exchange || d.RoutingKey != "shop.a" {
-		t.Errorf("the handler sees exchange %q and routing key %q", d.Exchange, d.RoutingKey)
-	}
-	back := amqp.Publishing{
-		Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
-		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration,
-		MessageId: d.MessageId, Timestamp: d.Timestamp, Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body,
-	}
-	if !reflect.DeepEqual(back, want) {
-		t.Errorf("the handler got\n%+v, published was\n%+v", back, want)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if slices.Min(sizes) < slices.Max(sizes)-8 || len(sizes) != 200 { // what is counted has digits, and so has our own expiration
-		t.Errorf("%d copies had headers of %d to %d bytes", len(sizes), slices.Min(sizes), slices.Max(sizes))
-	}
-	if err := d.Ack(false); !errors.Is(err, errAcknowledged) {
-		t.Errorf("a handler that acknowledges gets %v", err)
-	}
 }
 
 type limiterFunc func() time.Duration

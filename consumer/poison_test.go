@@ -65,6 +65,9 @@ func TestPoison(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				got[d.MessageId] = *d
+				if err := d.Ack(false); !errors.Is(err, errAcknowledged) {
+					t.Errorf("a handler that acknowledges gets %v", err)
+				}
 				return Permanent(errors.New("of no use"))
 			}),
 		})

@@ -378,7 +378,7 @@ func TestWaitingInHandIsBounded(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
 	taken := buckettest.Runs(t, bucket, "shop", drip.Request{})
 	var log lines
-	var h handled
+	var h ledger
 	running(t, Options{URL: b.url, Queue: "orders", Limiter: bucket, Entity: oneShop, Handler: &h, Logger: slog.New(&log)})
 	b.publish("orders", numbered(0, 5)...)
 	began := time.Now()
