@@ -2,14 +2,12 @@ package page
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
-	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
 
@@ -52,58 +50,4 @@ func TestUsed(t *testing.T) {
 			h.Close()
 		}
 	})
-}
-
-// inPast is Options.Clock of a program that runs so many minutes ago.
-type inPast struct{ minutes atomic.Int64 }
-
-func (c *inPast) now() time.Time {
-	return time.Now().Add(-time.Duration(c.minutes.Load()) * time.Minute)
-}
-
-// On real storages two processes sum up exactly, and List leaves the records out.
-func TestUsedOnServers(t *testing.T) {
-	for name, open := range realStorages {
-		t.Run(name, func(t *testing.T) {
-			s := open(t)
-			var clock inPast
-			var buckets [2]*drip.Bucket
-			for i := range buckets {
-				buckets[i] = buckettest.New(t, drip.Options{
-					Size: 1000, RefreshRate: 1000, Storage: s, History: true, Clock: clock.now, Shared: map[string]drip.Limit{"app": {Size: 1000}},
-				})
-			}
-			want := 0
-			for m := 50; m >= 0; m-- { // so far from an hour that no minute leaves it during the test
-				clock.minutes.Store(int64(m))
-				for i := range 1 + m*7%11 {
-					a := buckettest.Runs(t, buckets[i%2], "shop", drip.Request{Cost: 3})
-					ok(t, buckets[1-i%2].Settle(t.Context(), "shop", a.Lease, i))
-					want += i
-				}
-			}
-			for _, id := range []string{"shop", drip.SharedID("app")} {
-				for begin := time.Now(); ; time.Sleep(200 * time.Millisecond) { // until all is stored: about a minute after the flush before
-					got := 0
-					u, err := buckets[0].Used(t.Context(), id)
-					ok(t, err)
-					for _, n := range u.Units[""] {
-						got += n
-					}
-					if got == want {
-						break
-					}
-					if got > want || time.Since(begin) > 2*time.Minute {
-						t.Fatalf("%s used %d, want %d", id, got, want)
-					}
-				}
-			}
-			ok(t, s.(storage.Lister).List(t.Context(), func(e storage.Entry) error {
-				if e.Key != "shop" && e.Key != drip.SharedID("app") {
-					t.Errorf("List tells %q", e.Key)
-				}
-				return nil
-			}))
-		})
-	}
 }
