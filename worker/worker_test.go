@@ -145,28 +145,6 @@ type broken struct{}
 func (broken) Error() string { panic("no text") }
 func (broken) Unwrap() error { panic("no cause") }
 
-// Throttled closes the entity, Later does not.
-func TestLaterIsOfTheMessageAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10})})
-		if out := w.Do(t.Context(), "shop", "", func(context.Context) error { return Later(time.Hour, nil) }); out.Kind != Refused {
-			t.Fatalf("Do = %+v", out)
-		}
-		if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != Done {
-			t.Errorf("after Later Do of another = %+v", out)
-		}
-		refused := w.Do(t.Context(), "shop", "", func(context.Context) error { return Throttled(time.Minute, nil) })
-		other := w.Do(t.Context(), "shop", "", succeeds)
-		if other.Kind != Postponed || other.Delay < 59*time.Second {
-			t.Errorf("after Throttled Do of another = %+v", other)
-		}
-		time.Sleep(refused.Delay)
-		if out := w.Do(t.Context(), "shop", refused.Note.String(), succeeds); out.Kind != Done {
-			t.Errorf("when it is over Do = %+v", out)
-		}
-	})
-}
-
 // A message that goes for good gives its slot to others; it also does when it was postponed too often.
 func TestGivenUpMessagesLeaveTheirSlots(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 10})
