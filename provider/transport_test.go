@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -202,52 +200,5 @@ func TestTransportPassesErrorsOn(t *testing.T) {
 	transport := &Transport{Bucket: &r, Base: roundTripper(func(*http.Request) (*http.Response, error) { return nil, failure })}
 	if _, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "/", nil)); !errors.Is(err, failure) || len(r.told) > 0 {
 		t.Errorf("RoundTrip: %v; told %v", err, r.told)
-	}
-}
-
-// Many at once, of many entities, with clients that follow redirects and give up: each entity is closed by its own
-// refusals.
-func TestTransportAtOnce(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.URL.Path == "/":
-			http.Redirect(w, r, "/there?"+r.URL.RawQuery, http.StatusTemporaryRedirect)
-		case r.URL.RawQuery == "refuse":
-			w.Header().Set("Retry-After", "20")
-			w.WriteHeader(http.StatusTooManyRequests)
-		}
-	}))
-	defer server.Close()
-	bucket := buckettest.New(t, drip.Options{})
-	client := &http.Client{Transport: &Transport{Bucket: bucket, Bodies: true}}
-	defer client.CloseIdleConnections()
-	var wg sync.WaitGroup
-	for i := range 40 {
-		wg.Go(func() {
-			shop, query := fmt.Sprint("shop-", i%4), "accept"
-			if i%4 == 0 {
-				query = "refuse"
-			}
-			request, err := http.NewRequestWithContext(WithEntity(t.Context(), shop), http.MethodPost, server.URL+"/?"+query, strings.NewReader("body"))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			response, err := client.Do(request)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if err := response.Body.Close(); err != nil || (response.StatusCode == 429) != (query == "refuse") {
-				t.Error(response.Status, err)
-			}
-		})
-	}
-	wg.Wait()
-	for i := range 4 {
-		a, err := bucket.Admit(t.Context(), fmt.Sprint("shop-", i), drip.Request{})
-		if err != nil || (a.Delay > 0) != (i == 0) {
-			t.Errorf("shop-%d is postponed by %v: %v", i, a.Delay, err)
-		}
 	}
 }
