@@ -12,7 +12,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
@@ -295,20 +294,4 @@ func aVisit(c *Consumer, m *message, publish func(context.Context) error) {
 	m.record.put(time.Second, wasPostponed)
 	c.telemetry.timed(m.record, c.delays.target, publish)(context.Background())
 	m.record.end(nil)
-}
-
-func BenchmarkTelemetry(b *testing.B) {
-	for _, o := range []struct {
-		name string
-		Options
-	}{{name: "off"}, {"on", Options{MeterProvider: metricnoop.NewMeterProvider()}}} {
-		b.Run(o.name, func(b *testing.B) {
-			c := offline(b, o.Options)
-			m := open(amqp.Delivery{MessageId: "1", RoutingKey: "orders"}, time.Now(), false)
-			b.ReportAllocs()
-			for b.Loop() {
-				aVisit(c, &m, nothing)
-			}
-		})
-	}
 }

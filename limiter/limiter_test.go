@@ -507,13 +507,3 @@ func TestInvalid(t *testing.T) {
 		}
 	})
 }
-
-func BenchmarkTryConsume(b *testing.B) {
-	l, err := limiter.New(limiter.Options{Limit: 1e12})
-	must(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		_, err := l.TryConsume(b.Context(), 1)
-		must(b, err)
-	}
-}

@@ -402,21 +402,6 @@ func admitAndSettle(t testing.TB, b consumer.Admitter) {
 	ok(t, err)
 }
 
-// Ratios, not times: what measuring adds to a decision in memory, the fastest there is.
-func BenchmarkAdmitAndSettle(b *testing.B) {
-	o := drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)}
-	plain := buckettest.New(b, o)
-	measured := newBucket(b, o, metricnoop.NewMeterProvider())
-	for name, a := range map[string]consumer.Admitter{"off": plain, "on": measured} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				admitAndSettle(b, a)
-			}
-		})
-	}
-}
-
 // ok ends the test if there is an error.
 func ok(t testing.TB, err error) {
 	t.Helper()
