@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,36 +16,6 @@ import (
 
 	"github.com/drip-go/drip/internal/wheel"
 )
-
-// Held messages are released in the order in which they are due, at their time and not before.
-func TestHeld(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 2))
-	var h dueHeap
-	kept := 0
-	for now := int64(0); now < 10_000; now += rnd.Int64N(100) {
-		for range rnd.IntN(20) {
-			d := &delivery{}
-			d.at = now + rnd.Int64N(1000)
-			h.add(d)
-			kept++
-		}
-		last := int64(0)
-		h.release(now, func(d *delivery) {
-			if d.at > now || d.at < last {
-				t.Fatalf("at %d one that is due at %d comes after one of %d", now, d.at, last)
-			}
-			last = d.at
-			kept--
-		})
-		if next := h.next(); next != 0 && next <= now || next == 0 && kept > 0 {
-			t.Fatalf("at %d the next of %d is due at %d", now, kept, next)
-		}
-	}
-	h.release(math.MaxInt64, func(*delivery) { kept-- })
-	if kept != 0 || h.next() != 0 {
-		t.Errorf("%d are left, the next is due at %d", kept, h.next())
-	}
-}
 
 // Of the messages that are due at once, high priorities come first. Equal priorities come in the order in which they were due.
 func TestHeldPriority(t *testing.T) {

@@ -157,13 +157,6 @@ func TestPermissions(t *testing.T) {
 	ended := begin(t.Context(), made(t, o))
 	eventually(t, "it has begun", func() bool { return b.consumers("orders.drip.due") > 0 })
 	b.endsRun("orders", ended)
-	// A publisher that says so does not make it one.
-	b.replace("orders", amqp.Table{amqp.QueueTypeArg: "quorum"})
-	o.URL, o.Limiter = server.URL(), &free{}
-	running(t, o)
-	b.publish("orders", amqp.Publishing{MessageId: "forged", Headers: amqp.Table{"x-stream-offset": int64(1)}})
-	b.publish("orders", numbered(200, 220)...)
-	eventually(t, "all are handled", func() bool { return l.among(200, 220) == 20 })
 }
 
 // RabbitMQ 3.10 without the feature flag stream_queue dead-letters at most once, whatever a queue asks for.
