@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -105,32 +104,6 @@ func TestOnServers(t *testing.T) {
 		if got := inspected(t, patient, address, "shop-2", all); got != (told{Limits: "given", Bound: "nothing"}) {
 			t.Errorf("of an entity that is not stored: %+v", got)
 		}
-	})
-}
-
-func TestTopOnServers(t *testing.T) {
-	onServers(t, func(t *testing.T, address string) {
-		b := consumers(t, address)
-		const many = 2500 // more than are read in one step
-		for i := range many {
-			admit(t, b, fmt.Sprintf("shop-%04d", i), 1)
-		}
-		admit(t, b, "shop-0011", 9) // the last one beyond what there is
-		admit(t, b, "shop-0007", 3)
-		must(t, "pause", patient, address, "shop-0003", "72h")
-		var got struct {
-			Complete                  bool
-			Entities, Waiting, Closed int
-			Busiest, Longest_waiting  []struct{ Entity, Bound string }
-		}
-		ok(t, json.Unmarshal([]byte(must(t, "top", patient, address, "--json", "--rows", "2", `--limits={"size":9,"rate":9,"interval":"240000h","concurrency":4}`)), &got))
-		if !got.Complete || got.Entities != many || got.Closed != 1 || got.Waiting != 1 {
-			t.Errorf("of %d entities, one closed, one waiting: %+v", many, got)
-		}
-		if fmt.Sprint(got.Busiest) != "[{shop-0007 tokens} {shop-0011 booked}]" || fmt.Sprint(got.Longest_waiting) != "[{shop-0011 booked}]" {
-			t.Errorf("busiest %v, longest waiting %v", got.Busiest, got.Longest_waiting)
-		}
-		t.Log("\n" + must(t, "top", patient, address, "--once", "--rows", "3"))
 	})
 }
 
