@@ -395,38 +395,20 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// The page shows an entity whose limit the options cannot tell by its stored limit, among the others.
+// The page shows an entity whose limit the options cannot tell by its stored limit. A visitor chooses the name for which the page calls
+// the user's Limits and Weight. A panic of them is a limit that fails, also in the goroutines of the page, where it would end the
+// process.
 func TestLimitThatFails(t *testing.T) {
-	s := memory.New()
-	admit(t, s, "shop-1", 2)
-	admit(t, s, "shop-2", 2)
-	o := limits(s)
-	o.Limits = func(_ context.Context, entity string) (drip.Limit, error) {
-		if entity == "shop-1" {
-			return drip.Limit{}, nil
-		}
-		return drip.Limit{}, errors.New("no such shop")
-	}
-	h := newSite(t, Options{Storage: s, Limits: &o})
-	status, text := h.get(t, "?by=name")
-	has(t, text, "2 of 4", ">shop-2<")
-	if status != 200 {
-		t.Error(status)
-	}
-	_, text = h.get(t, "entity?name=shop-2")
-	has(t, text, "2 of 4 in use", "A newcomer runs")
-}
-
-// A visitor chooses the name for which the page calls the user's Limits and Weight. A panic of them is a limit that fails, also in
-// the goroutines of the page, where it would end the process.
-func TestLimitThatPanics(t *testing.T) {
 	names := func(_ context.Context, entity string) (drip.Limit, error) {
 		return drip.Limit{Size: len(strings.Split(entity, ":")[1])}, nil
 	}
 	weighs := func(entity string) int { return len(strings.Split(entity, ":")[1]) }
 	for name, set := range map[string]func(*drip.Options){
-		"Limits": func(o *drip.Options) { o.Limits = names },
-		"Weight": func(o *drip.Options) {
+		"Limits fails": func(o *drip.Options) {
+			o.Limits = func(context.Context, string) (drip.Limit, error) { return drip.Limit{}, errors.New("no such shop") }
+		},
+		"Limits panics": func(o *drip.Options) { o.Limits = names },
+		"Weight panics": func(o *drip.Options) {
 			o.Shared, o.Weight = map[string]drip.Limit{"app": {Size: 9}}, weighs
 		},
 	} {
@@ -442,7 +424,9 @@ func TestLimitThatPanics(t *testing.T) {
 				}
 			}
 			_, text := h.get(t, "entity?name=shop-1")
-			has(t, text, "2 of 4 in use")
+			has(t, text, "2 of 4 in use", "A newcomer runs")
+			_, text = h.get(t, "?by=name")
+			has(t, text, "2 of 4", ">shop-1<")
 		})
 	}
 }
