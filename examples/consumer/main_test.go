@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,11 +43,4 @@ func TestRun(t *testing.T) {
 		defer api.Close()
 		return run(ctx, url, queue, api.URL)
 	})
-}
-
-func TestQueueMustExist(t *testing.T) {
-	err := run(t.Context(), servers.UseRabbitMQ(t).URL(), "example.missing", "http://127.0.0.1/")
-	if err == nil || !strings.Contains(err.Error(), `there is no queue "example.missing"; declare it first`) {
-		t.Errorf("run = %v", err)
-	}
 }

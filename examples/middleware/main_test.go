@@ -34,13 +34,6 @@ func TestLimited(t *testing.T) {
 	})
 }
 
-func TestQueueMustExist(t *testing.T) {
-	err := limited(t.Context(), servers.UseRabbitMQ(t).URL(), "example.missing", work)
-	if err == nil || !strings.Contains(err.Error(), `there is no queue "example.missing"; declare it first`) {
-		t.Errorf("limited = %v", err)
-	}
-}
-
 // A message that cannot be postponed for a while stays in its queue, and is handled afterwards.
 func TestPostponingFails(t *testing.T) {
 	server := servers.OwnRabbitMQ(t)
