@@ -35,12 +35,14 @@ func beside(t *testing.T) (b *broker, queue string) {
 	return b, b.queue()
 }
 
-// alone runs a test beside others, on a broker of its own.
+// alone runs a test beside others, on a broker of its own, which has a quorum queue "orders".
 func alone(t *testing.T) (*servers.RabbitMQ, *broker) {
 	t.Helper()
 	t.Parallel()
 	server := servers.OwnRabbitMQ(t)
-	return server, connect(t, server.URL())
+	b := connect(t, server.URL())
+	b.declare("orders", Quorum)
+	return server, b
 }
 
 // must ends the test if there is an error.

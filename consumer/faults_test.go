@@ -86,9 +86,7 @@ func each(t testing.TB, delay func(i int) time.Duration) *once {
 
 func TestBrokerIsKilled(t *testing.T) {
 	server, b := alone(t)
-	const n = 1000
-	queue := "orders"
-	b.declare(queue, Quorum)
+	const n, queue = 1000, "orders"
 	var l ledger
 	limiter := each(t, func(i int) time.Duration { return time.Duration(1+i%8) * time.Second })
 	limiter.copies = true
@@ -372,8 +370,7 @@ func TestBrokerClosesTheChannel(t *testing.T) {
 // 4.3 on a quorum queue takes the message back and cancels the consumer, and the handler goes on.
 func TestBrokerTakesAMessageBack(t *testing.T) {
 	server, b := alone(t)
-	queue := "orders"
-	b.declare(queue, Quorum)
+	const queue = "orders"
 	ctl(t, server, "eval", "application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 200).")
 	var runs atomic.Int64
 	var l ledger

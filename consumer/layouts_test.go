@@ -67,7 +67,6 @@ func TestIdleQueuesAreRemoved(t *testing.T) {
 	for _, queues := range []QueueType{Quorum, Classic} {
 		t.Run(string(queues), func(t *testing.T) {
 			server, b := alone(t)
-			b.declare("orders", Quorum)
 			const idle = 12 * time.Second
 			existing := func() int { // without a look at them, which renews classic queues
 				return strings.Count(ctl(t, server, "list_queues", "--no-table-headers", "name"), ".v1.")

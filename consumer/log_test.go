@@ -71,7 +71,6 @@ func TestDurationsAreLoggedAsText(t *testing.T) {
 // one. Those that were thrown out are not put back there, again and again.
 func TestWhatOthersDoIsLogged(t *testing.T) {
 	server, b := alone(t)
-	b.declare("orders", Quorum)
 	var l ledger
 	var log lines
 	limiter := each(t, func(int) time.Duration { return 4 * time.Second })

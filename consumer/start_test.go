@@ -131,7 +131,6 @@ func user(t *testing.T, server *servers.RabbitMQ, name, configure, write, read s
 // The permissions of docs/operating.md are enough, and where one is missing the error says so at the start.
 func TestPermissions(t *testing.T) {
 	server, b := alone(t)
-	b.declare("orders", Quorum)
 	const configure, write, read = `^orders\.drip\.`, `^amq\.default$`, `^orders(\.drip\..+)?$`
 	o := Options{URL: user(t, server, "enough", configure, write, read), Queue: "orders", Entity: byID, Handler: &ledger{}, Logger: quiet, Limiter: &free{}}
 	for name, p := range map[string][3]string{
@@ -208,7 +207,6 @@ func TestBrokerDiesInTheHandshake(t *testing.T) {
 // A broker that is down at the start is waited for.
 func TestBrokerIsDownAtTheStart(t *testing.T) {
 	server, b := alone(t)
-	b.declare("orders", Quorum)
 	b.publish("orders", numbered(0, 10)...)
 	ctl(t, server, "stop_app")
 	var l ledger

@@ -218,7 +218,6 @@ func TestDelayQueuesRefuse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, b := alone(t)
-			b.declare("orders", Quorum)
 			var l ledger
 			limiter := each(t, func(i int) time.Duration { return time.Duration(i%3) * 2 * time.Second })
 			limiter.copies = true
@@ -253,7 +252,6 @@ func TestDelayQueuesRefuseALoop(t *testing.T) {
 // Where the virtual host has no more queues, a long delay takes several trips through those there are.
 func TestNoMoreQueues(t *testing.T) {
 	server, b := alone(t)
-	b.declare("orders", Quorum)
 	limit := func(queues int) {
 		t.Helper()
 		ctl(t, server, "set_vhost_limits", "-p", "/", fmt.Sprintf(`{"max-queues": %d}`, queues))
@@ -373,7 +371,6 @@ func (w wayward) Renew(ctx context.Context, entity string, l drip.Lease) (drip.L
 // A message that waits in hand for a token does not reach the broker's consumer_timeout, which would close the channel for all.
 func TestWaitingInHandIsBounded(t *testing.T) {
 	server, b := alone(t)
-	b.declare("orders", Quorum)
 	ctl(t, server, "eval", "application:set_env(rabbit, consumer_timeout, 9000), application:set_env(rabbit, channel_tick_interval, 200).")
 	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
 	taken := buckettest.Runs(t, bucket, "shop", drip.Request{})
