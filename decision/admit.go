@@ -536,9 +536,7 @@ func (s *State) numbered(t *Ticket) bool { return t.Number > 0 && t.Number <= s.
 func (l *Limits) unbook(s *State, op *Op) {
 	if t := &op.Ticket; s.numbered(t) {
 		if t.Again < unbooked && !op.Urgent {
-			for i := range l.Windows {
-				s.Lines[i].yield(&l.Windows[i], t)
-			}
+			l.retract(s, t)
 		}
 		if t.Number == s.Next {
 			s.Next--
@@ -554,6 +552,32 @@ func (l *Limits) unbook(s *State, op *Op) {
 		}
 		s.Head = min(s.Next*16, s.Head)
 	}
+}
+
+// retract takes a ticket's cost off the promises. The last promised slot moves back by the intervals whose gain is no longer promised.
+func (l *Limits) retract(s *State, t *Ticket) {
+	slot := s.Now
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		line.Promised += min(line.weight(t.Cost[w.Unit]), w.Size)
+		last := w.interval(s.Slot)
+		if n := max(0, line.Promised) / min(w.Rate, w.Size); n < last-w.interval(w.since(s, s.Now)) {
+			slot = max(slot, w.begin(last-n))
+		}
+	}
+	if w := &l.Windows[l.Shortest]; w.interval(slot) == w.interval(s.Slot) {
+		slot = s.Slot
+	}
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		n := max(0, w.interval(s.Slot)-w.interval(w.since(s, slot)))
+		back := n * min(w.Rate, w.Size)
+		if n == 1 && slot == s.Now && line.Promised > w.Rate { // see promised
+			back = w.gain(s, line.Left, s.Now, s.Slot) - line.Left
+		}
+		line.Promised = min(w.Size, line.Promised-back)
+	}
+	s.Slot = slot
 }
 
 // weight returns the expected cost of an operation, rounded.

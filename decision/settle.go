@@ -52,7 +52,14 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 			f := &s.Flows[s.flow(x.Key)]
 			x.enter(f, op)
 			if w := &l.Windows[l.Shortest]; i == 0 && f.End > s.Now { // its place in the line
-				f.Left = min(w.Size, f.Left+op.Ticket.Cost[w.Unit])
+				f.Left += min(op.Ticket.Cost[w.Unit], w.Size)
+				n := min(max(0, f.Left)/min(w.Rate, w.Size), w.interval(f.End)-w.interval(s.Now))
+				f.Left = min(w.Size, f.Left-n*min(w.Rate, w.Size))
+				if f.Units+f.Later == 0 { // nobody is in the line
+					f.End = 0
+				} else if n > 0 {
+					f.End = w.begin(w.interval(f.End) - n)
+				}
 			}
 		}
 	}

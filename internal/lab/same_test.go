@@ -197,6 +197,42 @@ func TestCancelledNewcomers(t *testing.T) {
 	}
 }
 
+// Tickets that are cancelled together, in any order, leave no trace. A consumer cancels them as long as its queue takes no postponed
+// messages.
+func TestCancelledTogether(t *testing.T) {
+	for name, o := range map[string]drip.Options{
+		"a window":       {Size: 10, RefreshRate: 10},
+		"it gathers":     {Size: 40, RefreshRate: 2},
+		"two windows":    {Size: 2, RefreshRate: 2, Windows: []drip.Window{{Size: 100, RefreshInterval: time.Minute}}},
+		"a shared limit": within(50, 50, drip.Limit{Size: 10}),
+		"the own line":   within(2, 2, drip.Limit{Size: 2}),
+	} {
+		for _, how := range []string{"forwards", "backwards", "shuffled"} {
+			now := Begin.Add(begun)
+			o.Concurrency, o.Clock = plenty, func() time.Time { return now }
+			b, rnd := buckettest.New(t, o), rand.New(rand.NewPCG(1, 1))
+			for range 5 {
+				var all []drip.Admission
+				for range 60 {
+					all = append(all, buckettest.Admit(t, b, "a", drip.Request{}))
+				}
+				switch how {
+				case "backwards":
+					slices.Reverse(all)
+				case "shuffled":
+					rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+				}
+				for _, a := range all {
+					ok(t, b.Cancel(t.Context(), "a", a))
+				}
+			}
+			if a := buckettest.Admit(t, b, "a", drip.Request{}); a.Delay > 0 {
+				t.Errorf("%s, cancelled %s: the next newcomer waits %v", name, how, a.Delay)
+			}
+		}
+	}
+}
+
 // around is Admit with another limiter around the bucket's.
 func around(wrap func(admit) Limiter) Policy {
 	return Policy{Name: "around", Tickets: true, New: func(o drip.Options) (Limiter, error) {

@@ -8783,21 +8783,127 @@ end
                   do
                     if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                       if op_Ticket_Again < 2 and not op_Urgent then
-                        for i2 = 0, l_Windows_n - 1 do
-                          do
-                            local line2 = s_Lines[i2]
+                        do
+                          local slot2 = s_Now
+                          for i2 = 0, l_Windows_n - 1 do
                             local w = l_Windows[i2]
+                            local line2 = s_Lines[i2]
                             local i3 = w.Unit
                             local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                             local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                             local max2 = 1 < cost and 1 or cost
                             local x3 = cost - (x2 - x2 % 4096) / 4096
                             if x3 > max2 then max2 = x3 end
+                            line2.Promised = line2.Promised + (max2 < w.Size and max2 or w.Size)
+                            local t2 = s_Slot - w.Offset
+                            local by2 = w.Interval
+                            local last2 = (t2 - t2 % by2) / by2
+                            do
+                              local x4 = 0 > line2.Promised and 0 or line2.Promised
+                              local y = w.Rate < w.Size and w.Rate or w.Size
+                              local n2 = (x4 - x4 % y) / y
+                              local since = 0
+                              do
+                                if w.Size > w.Rate then
+                                  local max3 = s_Now
+                                  local x5 = s_Closed - 1
+                                  if x5 > max3 then max3 = x5 end
+                                  since = max3
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local t3 = since - w.Offset
+                              local by3 = w.Interval
+                              if n2 < last2 - (t3 - t3 % by3) / by3 then
+                                local n3 = last2 - n2
+                                local x5 = n3 * w.Interval + w.Offset
+                                if x5 > slot2 then slot2 = x5 end
+                              end
+                            end
+                          end
+                          do
+                            local w = l_Windows[l_Shortest]
+                            local t2 = slot2 - w.Offset
+                            local by2 = w.Interval
+                            local t3 = s_Slot - w.Offset
+                            local by3 = w.Interval
+                            if (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3 then
+                              slot2 = s_Slot
+                            end
+                          end
+                          for i2 = 0, l_Windows_n - 1 do
+                            local w = l_Windows[i2]
+                            local line2 = s_Lines[i2]
+                            local t2 = s_Slot - w.Offset
+                            local by2 = w.Interval
+                            local since = 0
+                            do
+                              if w.Size > w.Rate then
+                                local max2 = slot2
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
+                              else
+                                since = slot2
+                              end
+                            end
+                            local t3 = since - w.Offset
+                            local by3 = w.Interval
+                            local max2 = 0
+                            local x2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                            if x2 > max2 then max2 = x2 end
+                            local n2 = max2
+                            local back2 = n2 * (w.Rate < w.Size and w.Rate or w.Size)
+                            if n2 == 1 and slot2 == s_Now and line2.Promised > w.Rate then
+                              local gain = 0
+                              do
+                                local left = line2.Left
+                                if s_Slot <= s_Now then
+                                  gain = left
+                                else
+                                  local t4 = s_Slot - w.Offset
+                                  local by4 = w.Interval
+                                  local since2 = 0
+                                  do
+                                    if w.Size > w.Rate then
+                                      local max3 = s_Now
+                                      local x3 = s_Closed - 1
+                                      if x3 > max3 then max3 = x3 end
+                                      since2 = max3
+                                    else
+                                      since2 = s_Now
+                                    end
+                                  end
+                                  local t5 = since2 - w.Offset
+                                  local by5 = w.Interval
+                                  local n3 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                  if n3 <= 0 then
+                                    gain = left
+                                  else
+                                    local filled = 0
+                                    do
+                                      local rate = w.Rate
+                                      local size = w.Size
+                                      local x3 = size - left
+                                      if n3 > (x3 - x3 % rate) / rate then
+                                        filled = size
+                                      else
+                                        filled = left + n3 * rate
+                                      end
+                                    end
+                                    gain = filled
+                                  end
+                                end
+                              end
+                              back2 = gain - line2.Left
+                            end
                             local min2 = w.Size
-                            local x4 = line2.Promised + max2
-                            if x4 < min2 then min2 = x4 end
+                            local x3 = line2.Promised - back2
+                            if x3 < min2 then min2 = x3 end
                             line2.Promised = min2
                           end
+                          s_Slot = slot2
                         end
                       end
                       if op_Ticket_Number == s_Next then
@@ -9779,21 +9885,127 @@ end
             do
               if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                 if op_Ticket_Again < 2 and not op_Urgent then
-                  for i2 = 0, l_Windows_n - 1 do
-                    do
-                      local line2 = s_Lines[i2]
+                  do
+                    local slot = s_Now
+                    for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
+                      local line2 = s_Lines[i2]
                       local i3 = w.Unit
                       local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                       local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
                       local max2 = 1 < cost and 1 or cost
                       local x3 = cost - (x2 - x2 % 4096) / 4096
                       if x3 > max2 then max2 = x3 end
+                      line2.Promised = line2.Promised + (max2 < w.Size and max2 or w.Size)
+                      local t2 = s_Slot - w.Offset
+                      local by2 = w.Interval
+                      local last2 = (t2 - t2 % by2) / by2
+                      do
+                        local x4 = 0 > line2.Promised and 0 or line2.Promised
+                        local y = w.Rate < w.Size and w.Rate or w.Size
+                        local n2 = (x4 - x4 % y) / y
+                        local since = 0
+                        do
+                          if w.Size > w.Rate then
+                            local max3 = s_Now
+                            local x5 = s_Closed - 1
+                            if x5 > max3 then max3 = x5 end
+                            since = max3
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local t3 = since - w.Offset
+                        local by3 = w.Interval
+                        if n2 < last2 - (t3 - t3 % by3) / by3 then
+                          local n3 = last2 - n2
+                          local x5 = n3 * w.Interval + w.Offset
+                          if x5 > slot then slot = x5 end
+                        end
+                      end
+                    end
+                    do
+                      local w = l_Windows[l_Shortest]
+                      local t2 = slot - w.Offset
+                      local by2 = w.Interval
+                      local t3 = s_Slot - w.Offset
+                      local by3 = w.Interval
+                      if (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3 then
+                        slot = s_Slot
+                      end
+                    end
+                    for i2 = 0, l_Windows_n - 1 do
+                      local w = l_Windows[i2]
+                      local line2 = s_Lines[i2]
+                      local t2 = s_Slot - w.Offset
+                      local by2 = w.Interval
+                      local since = 0
+                      do
+                        if w.Size > w.Rate then
+                          local max2 = slot
+                          local x2 = s_Closed - 1
+                          if x2 > max2 then max2 = x2 end
+                          since = max2
+                        else
+                          since = slot
+                        end
+                      end
+                      local t3 = since - w.Offset
+                      local by3 = w.Interval
+                      local max2 = 0
+                      local x2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                      if x2 > max2 then max2 = x2 end
+                      local n2 = max2
+                      local back2 = n2 * (w.Rate < w.Size and w.Rate or w.Size)
+                      if n2 == 1 and slot == s_Now and line2.Promised > w.Rate then
+                        local gain = 0
+                        do
+                          local left = line2.Left
+                          if s_Slot <= s_Now then
+                            gain = left
+                          else
+                            local t4 = s_Slot - w.Offset
+                            local by4 = w.Interval
+                            local since2 = 0
+                            do
+                              if w.Size > w.Rate then
+                                local max3 = s_Now
+                                local x3 = s_Closed - 1
+                                if x3 > max3 then max3 = x3 end
+                                since2 = max3
+                              else
+                                since2 = s_Now
+                              end
+                            end
+                            local t5 = since2 - w.Offset
+                            local by5 = w.Interval
+                            local n3 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                            if n3 <= 0 then
+                              gain = left
+                            else
+                              local filled = 0
+                              do
+                                local rate = w.Rate
+                                local size = w.Size
+                                local x3 = size - left
+                                if n3 > (x3 - x3 % rate) / rate then
+                                  filled = size
+                                else
+                                  filled = left + n3 * rate
+                                end
+                              end
+                              gain = filled
+                            end
+                          end
+                        end
+                        back2 = gain - line2.Left
+                      end
                       local min2 = w.Size
-                      local x4 = line2.Promised + max2
-                      if x4 < min2 then min2 = x4 end
+                      local x3 = line2.Promised - back2
+                      if x3 < min2 then min2 = x3 end
                       line2.Promised = min2
                     end
+                    s_Slot = slot
                   end
                 end
                 if op_Ticket_Number == s_Next then
@@ -10004,10 +10216,33 @@ end
               local w = l_Windows[l_Shortest]
               if i2 == 0 and f.End > s_Now then
                 local i3 = w.Unit
-                local min2 = w.Size
-                local x3 = f.Left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
-                if x3 < min2 then min2 = x3 end
-                f.Left = min2
+                local min2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                if w.Size < min2 then min2 = w.Size end
+                f.Left = f.Left + min2
+                local x3 = 0 > f.Left and 0 or f.Left
+                local y = w.Rate < w.Size and w.Rate or w.Size
+                local t2 = f.End
+                local t3 = t2 - w.Offset
+                local by2 = w.Interval
+                local t4 = s_Now - w.Offset
+                local by3 = w.Interval
+                local min3 = (x3 - x3 % y) / y
+                local x4 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                if x4 < min3 then min3 = x4 end
+                local n2 = min3
+                local min4 = w.Size
+                local x5 = f.Left - n2 * (w.Rate < w.Size and w.Rate or w.Size)
+                if x5 < min4 then min4 = x5 end
+                f.Left = min4
+                if f.Units + f.Later == 0 then
+                  f.End = 0
+                elseif n2 > 0 then
+                  local t5 = f.End
+                  local t6 = t5 - w.Offset
+                  local by4 = w.Interval
+                  local n3 = (t6 - t6 % by4) / by4 - n2
+                  f.End = n3 * w.Interval + w.Offset
+                end
               end
             end
           end
