@@ -238,10 +238,10 @@ func (x *Shared) later(from, span int64) int64 {
 			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), int64(i)))
 			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
 			if k <= 0 || w.Size > w.Rate {
-				free = x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick)
+				free = x.remains(int64(i)) - x.served(w, from-(c.Head+1)*tick)
 			}
 			if k > 0 {
-				free = max(free, each-x.served(w, from, l.whole(w.begin(n))*tick))
+				free = max(free, each-x.served(w, from-l.whole(w.begin(n))*tick))
 			}
 			if rest := span - max(0, free); rest >= 0 {
 				at = max(at, l.whole(w.begin(n+1+min(rest/each, LastTime/w.Interval)))*tick+rest%each)
@@ -257,26 +257,17 @@ func (x *Shared) remains(window int64) int64 {
 	return x.lasts(line.Left+line.returns()-x.expects(c.at(c.Head), window), window)
 }
 
-// served returns for how long the limit serves at most from a place to another, in an interval of a window. In the rest of
-// the time shorter windows are used up. since is the beginning of the interval, or now.
-func (x *Shared) served(window *Window, to, since int64) int64 {
-	c, l := &x.State.Calendars[0], x.Limits
-	span, t := to-since, x.begin(since)
+// served returns for how long about the limit serves at most in a span of an interval of a window. In the rest of the time shorter
+// windows are used up.
+func (x *Shared) served(window *Window, span int64) int64 {
+	c, l, most := &x.State.Calendars[0], x.Limits, span
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if w.Interval > c.Grain && w.Interval < window.Interval {
-			n, each := w.interval(x.begin(to)), x.lasts(min(w.Rate, w.Size), int64(i))
-			k, most := n-w.interval(t), each
-			if since == (c.Head+1)*tick {
-				most = x.remains(int64(i))
-			}
-			if k > 0 {
-				most += min(k-1, bound/max(1, each))*each + min(each, to-l.whole(w.begin(n))*tick)
-			}
-			span = min(span, most)
+		if w.Interval > c.Grain && w.Interval < window.Interval && span > 0 {
+			most = min(most, x.lasts(min(w.Rate, w.Size), int64(i))*(span/(w.Interval/c.Grain*tick)+1))
 		}
 	}
-	return span
+	return most
 }
 
 // lasts returns how long a capacity of a window lasts, in ticks.

@@ -3702,172 +3702,58 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
   gather = min3
   return gather
 end
-function Shared_served(x, window_Interval, to, since)
+function Shared_served(x, window_Interval, span)
   local served = 0
   local c2 = x.State_Calendars[0]
-  local span = to - since
-  local max2 = 0
-  local x2 = 8796093022208 - x.Limits_Zero
-  if x2 > max2 then max2 = x2 end
-  local y = x.Limits_Grain
-  local min2 = (since - since % 524288) / 524288
-  local x3 = (max2 - max2 % y) / y
-  if x3 < min2 then min2 = x3 end
-  local t = min2 * x.Limits_Grain + x.Limits_Zero
+  local most2 = span
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
-    if w.Interval > c2.Grain and w.Interval < window_Interval then
-      local max3 = 0
-      local x4 = 8796093022208 - x.Limits_Zero
-      if x4 > max3 then max3 = x4 end
-      local y2 = x.Limits_Grain
-      local min3 = (to - to % 524288) / 524288
-      local x5 = (max3 - max3 % y2) / y2
-      if x5 < min3 then min3 = x5 end
-      local t2 = min3 * x.Limits_Grain + x.Limits_Zero
-      local t3 = t2 - w.Offset
-      local by2 = w.Interval
-      local n2 = (t3 - t3 % by2) / by2
+    if w.Interval > c2.Grain and w.Interval < window_Interval and span > 0 then
       local capacity = w.Rate < w.Size and w.Rate or w.Size
       local expects = 0
       do
         local booked = x.rate * x.times
         local c3 = x.State_Calendars[0]
         local line2 = x.State_Lines[i2]
-        local y3 = x.times
+        local y = x.times
         local ratio = 0
         do
           local i3 = line2.Window_Unit
-          local x6 = c3.Largest + 1023
-          local max4 = 1
-          local x7 = (x6 - x6 % 1024) / 1024
-          if x7 > max4 then max4 = x7 end
-          local x8 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-          local booked2 = 1024 - (x8 - x8 % max4) / max4
-          local x9 = booked2 * (4096 - line2.Saved)
-          local max5 = 1
-          local x10 = (x9 - x9 % 4096) / 4096
-          if x10 > max5 then max5 = x10 end
-          ratio = max5
+          local x2 = c3.Largest + 1023
+          local max2 = 1
+          local x3 = (x2 - x2 % 1024) / 1024
+          if x3 > max2 then max2 = x3 end
+          local x4 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+          local booked2 = 1024 - (x4 - x4 % max2) / max2
+          local x5 = booked2 * (4096 - line2.Saved)
+          local max3 = 1
+          local x6 = (x5 - x5 % 4096) / 4096
+          if x6 > max3 then max3 = x6 end
+          ratio = max3
         end
-        local x6 = (booked - booked % y3) / y3 * ratio
-        local min4 = (x6 - x6 % 1024) / 1024
-        if 4294967296 < min4 then min4 = 4294967296 end
+        local x2 = (booked - booked % y) / y * ratio
+        local min2 = (x2 - x2 % 1024) / 1024
+        if 4294967296 < min2 then min2 = 4294967296 end
         local unit = line2.Window_Unit
-        local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        local x8 = min4 * x.Limits_Scale + (x7 - x7 % 2) / 2
-        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x8 - x8 % y4) / y4
+        local x3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        local x4 = min2 * x.Limits_Scale + (x3 - x3 % 2) / 2
+        local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        expects = (x4 - x4 % y2) / y2
       end
-      local x6 = (0 > capacity and 0 or capacity) * 1024
-      local y3 = 1 > expects and 1 or expects
-      local min4 = (x6 - x6 % y3) / y3
-      if 4294967296 < min4 then min4 = 4294967296 end
-      local min5 = min4 * x.times
-      if 4294967296 < min5 then min5 = 4294967296 end
-      local each2 = min5 * 512
-      local t4 = t - w.Offset
-      local by3 = w.Interval
-      local k2 = n2 - (t4 - t4 % by3) / by3
-      local most2 = each2
-      if since == (c2.Head + 1) * 524288 then
-        local remains = 0
-        do
-          local c3 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-          local expects2 = 0
-          do
-            local n3 = c3.Head
-            local booked = c3.Units.At(n3 - c3.Head)
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y4 = x.times
-            local ratio = 0
-            do
-              local i3 = line3.Window_Unit
-              local x8 = c4.Largest + 1023
-              local max4 = 1
-              local x9 = (x8 - x8 % 1024) / 1024
-              if x9 > max4 then max4 = x9 end
-              local x10 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local booked2 = 1024 - (x10 - x10 % max4) / max4
-              local x11 = booked2 * (4096 - line3.Saved)
-              local max5 = 1
-              local x12 = (x11 - x11 % 4096) / 4096
-              if x12 > max5 then max5 = x12 end
-              ratio = max5
-            end
-            local x8 = (booked - booked % y4) / y4 * ratio
-            local min6 = (x8 - x8 % 1024) / 1024
-            if 4294967296 < min6 then min6 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x10 = min6 * x.Limits_Scale + (x9 - x9 % 2) / 2
-            local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x10 - x10 % y5) / y5
-          end
-          local capacity2 = line2.Left + (x7 - x7 % 4096) / 4096 - expects2
-          local expects3 = 0
-          do
-            local booked = x.rate * x.times
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y4 = x.times
-            local ratio = 0
-            do
-              local i3 = line3.Window_Unit
-              local x8 = c4.Largest + 1023
-              local max4 = 1
-              local x9 = (x8 - x8 % 1024) / 1024
-              if x9 > max4 then max4 = x9 end
-              local x10 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local booked2 = 1024 - (x10 - x10 % max4) / max4
-              local x11 = booked2 * (4096 - line3.Saved)
-              local max5 = 1
-              local x12 = (x11 - x11 % 4096) / 4096
-              if x12 > max5 then max5 = x12 end
-              ratio = max5
-            end
-            local x8 = (booked - booked % y4) / y4 * ratio
-            local min6 = (x8 - x8 % 1024) / 1024
-            if 4294967296 < min6 then min6 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x10 = min6 * x.Limits_Scale + (x9 - x9 % 2) / 2
-            local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects3 = (x10 - x10 % y5) / y5
-          end
-          local x8 = (0 > capacity2 and 0 or capacity2) * 1024
-          local y4 = 1 > expects3 and 1 or expects3
-          local min6 = (x8 - x8 % y4) / y4
-          if 4294967296 < min6 then min6 = 4294967296 end
-          local min7 = min6 * x.times
-          if 4294967296 < min7 then min7 = 4294967296 end
-          remains = min7 * 512
-        end
-        most2 = remains
-      end
-      if k2 > 0 then
-        local y4 = 1 > each2 and 1 or each2
-        local min6 = k2 - 1
-        local x7 = (1125899906842624 - 1125899906842624 % y4) / y4
-        if x7 < min6 then min6 = x7 end
-        local t5 = n2 * w.Interval + w.Offset
-        local t6 = t5 + x.Limits_Grain - 1
-        local max4 = 0
-        local x8 = t6 - x.Limits_Zero
-        if x8 > max4 then max4 = x8 end
-        local y5 = x.Limits_Grain
-        local min7 = each2
-        local x9 = to - (max4 - max4 % y5) / y5 * 524288
-        if x9 < min7 then min7 = x9 end
-        most2 = most2 + (min6 * each2 + min7)
-      end
-      if most2 < span then span = most2 end
+      local x2 = (0 > capacity and 0 or capacity) * 1024
+      local y = 1 > expects and 1 or expects
+      local min2 = (x2 - x2 % y) / y
+      if 4294967296 < min2 then min2 = 4294967296 end
+      local min3 = min2 * x.times
+      if 4294967296 < min3 then min3 = 4294967296 end
+      local x3 = w.Interval
+      local y2 = c2.Grain
+      local y3 = (x3 - x3 % y2) / y2 * 524288
+      local x4 = min3 * 512 * ((span - span % y3) / y3 + 1)
+      if x4 < most2 then most2 = x4 end
     end
   end
-  served = span
+  served = most2
   return served
 end
 function Shared_later(x, from, span)
@@ -4011,7 +3897,7 @@ function Shared_later(x, from, span)
           remains = min6 * 512
         end
         local served = 0
-        served = Shared_served(x, w.Interval, from, (c2.Head + 1) * 524288)
+        served = Shared_served(x, w.Interval, from - (c2.Head + 1) * 524288)
         free = remains - served
       end
       if k2 > 0 then
@@ -4022,7 +3908,7 @@ function Shared_later(x, from, span)
         local x6 = t6 - x.Limits_Zero
         if x6 > max4 then max4 = x6 end
         local y3 = x.Limits_Grain
-        served = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
+        served = Shared_served(x, w.Interval, from - (max4 - max4 % y3) / y3 * 524288)
         local x7 = each2 - served
         if x7 > free then free = x7 end
       end
