@@ -58,10 +58,10 @@ func (f *Flow) take(slot, units int64) (taken int64) {
 	return taken
 }
 
-// putUrgent counts an urgent ticket.
+// putUrgent counts an urgent ticket, also among the calls if it takes none.
 func (s *State) putUrgent(t *Ticket) {
 	for unit := range int64(Units) {
-		if t.Cost[unit] > 0 {
+		if t.Cost[unit] > 0 || unit == 0 {
 			f := &s.Flows[s.flow(ofUrgent-unit)]
 			f.put(t.Slot, t.Cost[unit])
 			f.Urgent++
@@ -92,13 +92,8 @@ func (s *State) expireUrgent(at int64) {
 // passed reports whether the entity had a ticket of an urgent operation in the last minute, which may have run in the
 // slot of another one.
 func (s *State) passed() bool {
-	for i := range s.Flows {
-		f := &s.Flows[i]
-		if f.Key <= ofUrgent && f.Until > s.Now-minute {
-			return true
-		}
-	}
-	return false
+	u := s.urgent(0)
+	return u.until > s.Now-minute
 }
 
 // urgent is what is known of the urgent tickets that take a unit.

@@ -5298,7 +5298,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     if n2 <= c2.Head + 1 then
       do
         for unit = 0, 4 - 1 do
-          if (unit == 0 and t_Cost_0 or unit == 1 and t_Cost_1 or unit == 2 and t_Cost_2 or t_Cost_3) > 0 then
+          if (unit == 0 and t_Cost_0 or unit == 1 and t_Cost_1 or unit == 2 and t_Cost_2 or t_Cost_3) > 0 or unit == 0 then
             local flow2 = 0
             do
               local key2 = 0 - unit
@@ -7325,18 +7325,19 @@ end
                   if not is4 then
                     local passed = false
                     do
-                      local done
-                      for i2 = 0, s_Flows_n - 1 do
-                        local f = s_Flows[i2]
-                        if f.Key <= 0 and f.Until > s_Now - 60000 then
-                          passed = true
-                          done = true
-                          break
+                      local u_booked, u_tickets, u_until = 0, 0, 0
+                      do
+                        for i2 = 0, s_Flows_n - 1 do
+                          local f = s_Flows[i2]
+                          if f.Key == 0 - 0 then
+                            local min3 = f.Urgent
+                            local x4 = f.Units + f.Later
+                            if x4 < min3 then min3 = x4 end
+                            u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
+                          end
                         end
                       end
-                      if not done then
-                        passed = false
-                      end
+                      passed = u_until > s_Now - 60000
                     end
                     is4 = passed
                   end
@@ -9134,18 +9135,19 @@ end
                           if is2 then
                             local passed = false
                             do
-                              local done
-                              for i2 = 0, s_Flows_n - 1 do
-                                local f = s_Flows[i2]
-                                if f.Key <= 0 and f.Until > s_Now - 60000 then
-                                  passed = true
-                                  done = true
-                                  break
+                              local u_booked, u_tickets, u_until = 0, 0, 0
+                              do
+                                for i2 = 0, s_Flows_n - 1 do
+                                  local f = s_Flows[i2]
+                                  if f.Key == 0 - 0 then
+                                    local min2 = f.Urgent
+                                    local x2 = f.Units + f.Later
+                                    if x2 < min2 then min2 = x2 end
+                                    u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
+                                  end
                                 end
                               end
-                              if not done then
-                                passed = false
-                              end
+                              passed = u_until > s_Now - 60000
                             end
                             is2 = passed
                           end
@@ -9219,7 +9221,7 @@ end
                   if is3 then
                     do
                       for unit = 0, 4 - 1 do
-                        if (unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3) > 0 then
+                        if (unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3) > 0 or unit == 0 then
                           local flow2 = 0
                           do
                             local key2 = 0 - unit
