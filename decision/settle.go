@@ -167,13 +167,10 @@ func (l *Limits) reset(s *State, before, now int64) {
 		if ahead {
 			line.Left = min(line.Left, 0)
 		}
-		left, taken := line.Left, int64(0)
+		line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt = line.Left, 0, 0, 0, 0
 		if line.Window.Size == 0 { // it is left out since now
-			taken = now
+			line.Taken = now
 		}
-		*line = Line{
-			Window: line.Window, Left: left, Over: line.Over, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID,
-			Saved: line.Saved, Estimated: line.Estimated,
-		}
+		line.keep(s)
 	}
 }

@@ -10314,30 +10314,15 @@ end
             if ahead then
               if 0 < line2.Left then line2.Left = 0 end
             end
-            local left = line2.Left
-            local taken2 = 0
-            if line2.Window_Size == 0 then
-              taken2 = now
-            end
-            line2.Window_Size = line2.Window_Size
-            line2.Window_Rate = line2.Window_Rate
-            line2.Window_Interval = line2.Window_Interval
-            line2.Window_Offset = line2.Window_Offset
-            line2.Window_Series = line2.Window_Series
-            line2.Window_Unit = line2.Window_Unit
-            line2.Left = left
-            line2.Over = line2.Over
-            line2.Promised = left
+            line2.Promised = line2.Left
             line2.Spare = 0
-            line2.Taken = taken2
+            line2.Taken = 0
             line2.Largest = 0
             line2.LargestAt = 0
-            line2.Fresh = 0
-            line2.FreshFrom = s_LastID
-            line2.Stale = 0
-            line2.StaleFrom = s_LastID
-            line2.Saved = line2.Saved
-            line2.Estimated = line2.Estimated
+            if line2.Window_Size == 0 then
+              line2.Taken = now
+            end
+            line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
           end
         end
       end
