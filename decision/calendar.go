@@ -163,10 +163,6 @@ func (x *Shared) gather(op *Op) int64 {
 func (x *Shared) open(n int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	open, t := n, l.begin(n)
-	most := x.rate   // of a grain: what is above displaces others
-	if x.times > 1 { // or is a part of an operation that takes several grains
-		most = max(most, x.times*c.usual())
-	}
 	for i := range l.Windows {
 		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain {
 			from, end, brings := c.Head, l.whole(w.Next(t)), w.Size
@@ -175,7 +171,7 @@ func (x *Shared) open(n int64) int64 {
 			} else {
 				from = l.whole(w.begin(w.interval(t)))
 			}
-			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, most), int64(i)) >= brings {
+			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, x.rate), int64(i)) >= brings {
 				open = max(open, end)
 			}
 		}

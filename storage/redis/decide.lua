@@ -4159,14 +4159,6 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
         local c3 = x.State_Calendars[0]
         local open3 = n2
         local t2 = n2 * x.Limits_Grain + x.Limits_Zero
-        local most2 = x.rate
-        if x.times > 1 then
-          local x4 = c3.Largest + 32768
-          local min2 = (x4 - x4 % 65536) / 65536
-          if 16777215 < min2 then min2 = 16777215 end
-          local x5 = x.times * min2
-          if x5 > most2 then most2 = x5 end
-        end
         for i2 = 0, x.Limits_Windows_n - 1 do
           do
             local w = x.Limits_Windows[i2]
@@ -4218,7 +4210,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               end
               local expects = 0
               do
-                local booked2 = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, most2)
+                local booked2 = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate)
                 local c4 = x.State_Calendars[0]
                 local line3 = x.State_Lines[i2]
                 local y3 = x.times
@@ -4953,14 +4945,6 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               local c6 = x.State_Calendars[0]
               local open3 = n3
               local t2 = n3 * x.Limits_Grain + x.Limits_Zero
-              local most2 = x.rate
-              if x.times > 1 then
-                local x5 = c6.Largest + 32768
-                local min2 = (x5 - x5 % 65536) / 65536
-                if 16777215 < min2 then min2 = 16777215 end
-                local x6 = x.times * min2
-                if x6 > most2 then most2 = x6 end
-              end
               for i2 = 0, x.Limits_Windows_n - 1 do
                 do
                   local w = x.Limits_Windows[i2]
@@ -5012,7 +4996,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                     end
                     local expects = 0
                     do
-                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, most2)
+                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, x.rate)
                       local c7 = x.State_Calendars[0]
                       local line3 = x.State_Lines[i2]
                       local y5 = x.times
