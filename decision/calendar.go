@@ -136,29 +136,6 @@ func (x *Shared) in(n int64) int64 {
 // holds reports whether a time is in the calendar.
 func (x *Shared) holds(t int64) bool { return x.State.Calendars[0].holds(x.Limits.grain(t)) }
 
-// gather returns the first grain from Front on by which the capacity that is not booked is enough for a large operation.
-func (x *Shared) gather(op *Op) int64 {
-	c, l := &x.State.Calendars[0], x.Limits
-	n, free := max(c.Head, c.Front-gathering), int64(0)
-	if n == c.Head {
-		free = min(x.free, mostBooked) * x.units
-		for i := range l.Windows {
-			w := &l.Windows[i]
-			if op.Cost[w.Unit] > 0 {
-				left := w.gain(x.State, x.State.Lines[i].Left, x.State.Now, l.begin(n+1)-1)
-				free = min(free, l.booked(parts(max(0, left), l.Parts[w.Unit]))*1024/c.ratio(&x.State.Lines[i])*x.times)
-			}
-		}
-		free -= c.at(n)
-	}
-	last := min(c.Front+gathering, c.Head+Grains-1)
-	for n < last && (n < c.Front || free < x.units) {
-		n++
-		free = max(0, free) + x.rate - c.at(n)
-	}
-	return min(n+max(0, x.units-free+x.rate-1)/x.rate, c.Head+Grains)
-}
-
 // open returns the first grain from one on in which the windows that are longer than a grain are not booked up.
 func (x *Shared) open(n int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
@@ -211,13 +188,15 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 	if first {
 		c.Front = min(n, end)
 	}
-	if x.units > x.rate { // it takes more than a grain brings
-		if x.gathered == 0 {
-			x.gathered = x.gather(op)
+	if x.units > x.rate && x.gathered == 0 { // it takes more than a grain brings: the next grains, or some of them and what is left
+		x.gathered = min(c.Front+(x.units-1)/x.rate, end)
+		for i := range l.Windows {
+			if op.Cost[l.Windows[i].Unit] > 0 && c.Front == c.Head+1 {
+				x.gathered = max(c.Front, x.gathered-x.remains(int64(i))/tick)
+			}
 		}
-		n = max(n, x.gathered)
 	}
-	return n
+	return max(n, x.gathered)
 }
 
 // later returns the place, in ticks, by which the limit has served for a span of ticks from another place on, if it serves

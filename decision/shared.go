@@ -42,7 +42,7 @@ type Shared struct {
 	behind   bool  // by more than this grain
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
 	room     bool  // it and all operations due in this grain fit
-	gathered int64 // the grain in which room for a large one has gathered; 0 if that is not known yet
+	gathered int64 // the grain in which room for a large one has gathered; 0 of a small one, and if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
 	given    int64 // the slot behind the calendar, if it waits there for this limit; 0 if it does not
 	last     int64 // the place behind all that wait there, in ticks
@@ -51,7 +51,6 @@ type Shared struct {
 const (
 	tick       = 1 << 19 // the parts of a grain in which shares are counted
 	mostWeight = 1 << 24 // of all together
-	gathering  = 32      // the most grains that are looked at, before and behind Front, to find room for a large operation
 	minute     = 60_000
 	soon       = 4000 // ms that cost an operation that must wait no place: see place
 )

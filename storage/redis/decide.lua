@@ -2081,7 +2081,7 @@ end
 
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
 local shared, shared_n, sets = {}, tonumber(ARGV[2]), {}
-local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_gather, Shared_served, Shared_later, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
+local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_served, Shared_later, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
 if shared_n > 0 then
 function Shared_advance(x, now)
   do
@@ -3591,117 +3591,6 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     end
   end
 end
-function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
-  local gather = 0
-  local c2 = x.State_Calendars[0]
-  local max2 = c2.Head
-  local x2 = c2.Front - 32
-  if x2 > max2 then max2 = x2 end
-  local n2 = max2
-  local free = 0
-  if n2 == c2.Head then
-    free = (x.free < 16777215 and x.free or 16777215) * x.units
-    for i2 = 0, x.Limits_Windows_n - 1 do
-      local w = x.Limits_Windows[i2]
-      local i3 = w.Unit
-      if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0 then
-        local gain = 0
-        do
-          local left = x.State_Lines[i2].Left
-          local from2 = x.State_Now
-          local n3 = n2 + 1
-          local to2 = n3 * x.Limits_Grain + x.Limits_Zero - 1
-          if to2 <= from2 then
-            gain = left
-          else
-            local t = to2 - w.Offset
-            local by2 = w.Interval
-            local since = 0
-            do
-              if w.Size > w.Rate then
-                local max3 = from2
-                local x3 = x.State_Closed - 1
-                if x3 > max3 then max3 = x3 end
-                since = max3
-              else
-                since = from2
-              end
-            end
-            local t2 = since - w.Offset
-            local by3 = w.Interval
-            local n4 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-            if n4 <= 0 then
-              gain = left
-            else
-              local filled = 0
-              do
-                local rate = w.Rate
-                local size = w.Size
-                local x3 = size - left
-                if n4 > (x3 - x3 % rate) / rate then
-                  filled = size
-                else
-                  filled = left + n4 * rate
-                end
-              end
-              gain = filled
-            end
-          end
-        end
-        local left = gain
-        local n3 = 0 > left and 0 or left
-        local i4 = w.Unit
-        local each2 = i4 == 0 and x.Limits_Parts_0 or i4 == 1 and x.Limits_Parts_1 or i4 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        local y = 1 > each2 and 1 or each2
-        local min2 = n3
-        local x3 = (1099511627776 - 1099511627776 % y) / y
-        if x3 < min2 then min2 = x3 end
-        local part = min2 * each2
-        local x4 = part + x.Limits_Scale - 1
-        local y2 = x.Limits_Scale
-        local min3 = (x4 - x4 % y2) / y2
-        if 17179869184 < min3 then min3 = 17179869184 end
-        local ratio = 0
-        do
-          local line2 = x.State_Lines[i2]
-          local i5 = line2.Window_Unit
-          local x5 = c2.Largest + 1023
-          local max3 = 1
-          local x6 = (x5 - x5 % 1024) / 1024
-          if x6 > max3 then max3 = x6 end
-          local x7 = c2.Largest - (i5 == 0 and c2.Asked_0 or i5 == 1 and c2.Asked_1 or i5 == 2 and c2.Asked_2 or c2.Asked_3)
-          local booked = 1024 - (x7 - x7 % max3) / max3
-          local x8 = booked * (4096 - line2.Saved)
-          local max4 = 1
-          local x9 = (x8 - x8 % 4096) / 4096
-          if x9 > max4 then max4 = x9 end
-          ratio = max4
-        end
-        local x5 = (min3 < 16777215 and min3 or 16777215) * 1024
-        local x6 = (x5 - x5 % ratio) / ratio * x.times
-        if x6 < free then free = x6 end
-      end
-    end
-    free = free - c2.Units.At(n2 - c2.Head)
-  end
-  local min2 = c2.Front + 32
-  local x3 = c2.Head + 1024 - 1
-  if x3 < min2 then min2 = x3 end
-  local last2 = min2
-  while n2 < last2 and (n2 < c2.Front or free < x.units) do
-    n2 = n2 + 1
-    free = (0 > free and 0 or free) + x.rate - c2.Units.At(n2 - c2.Head)
-  end
-  local max3 = 0
-  local x4 = x.units - free + x.rate - 1
-  if x4 > max3 then max3 = x4 end
-  local y = x.rate
-  local min3 = n2 + (max3 - max3 % y) / y
-  local x5 = c2.Head + 1024
-  if x5 < min3 then min3 = x5 end
-  gather = min3
-  return gather
-end
 function Shared_served(x, window_Interval, span)
   local served = 0
   local c2 = x.State_Calendars[0]
@@ -4173,15 +4062,98 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
   if first2 then
     c2.Front = n2 < end2 and n2 or end2
   end
-  if x.units > x.rate then
-    if x.gathered == 0 then
-      local gather = 0
-      gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
-      x.gathered = gather
+  if x.units > x.rate and x.gathered == 0 then
+    local x4 = x.units - 1
+    local y2 = x.rate
+    local min2 = c2.Front + (x4 - x4 % y2) / y2
+    if end2 < min2 then min2 = end2 end
+    x.gathered = min2
+    for i2 = 0, x.Limits_Windows_n - 1 do
+      local i3 = x.Limits_Windows[i2].Unit
+      if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0 and c2.Front == c2.Head + 1 then
+        local remains = 0
+        do
+          local c3 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+          local expects = 0
+          do
+            local n3 = c3.Head
+            local booked2 = c3.Units.At(n3 - c3.Head)
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local y3 = x.times
+            local ratio = 0
+            do
+              local i4 = line3.Window_Unit
+              local x6 = c4.Largest + 1023
+              local max4 = 1
+              local x7 = (x6 - x6 % 1024) / 1024
+              if x7 > max4 then max4 = x7 end
+              local x8 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+              local booked3 = 1024 - (x8 - x8 % max4) / max4
+              local x9 = booked3 * (4096 - line3.Saved)
+              local max5 = 1
+              local x10 = (x9 - x9 % 4096) / 4096
+              if x10 > max5 then max5 = x10 end
+              ratio = max5
+            end
+            local x6 = (booked2 - booked2 % y3) / y3 * ratio
+            local min3 = (x6 - x6 % 1024) / 1024
+            if 4294967296 < min3 then min3 = 4294967296 end
+            local unit = line3.Window_Unit
+            local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects = (x8 - x8 % y4) / y4
+          end
+          local capacity = line2.Left + (x5 - x5 % 4096) / 4096 - expects
+          local expects2 = 0
+          do
+            local booked2 = x.rate * x.times
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local y3 = x.times
+            local ratio = 0
+            do
+              local i4 = line3.Window_Unit
+              local x6 = c4.Largest + 1023
+              local max4 = 1
+              local x7 = (x6 - x6 % 1024) / 1024
+              if x7 > max4 then max4 = x7 end
+              local x8 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+              local booked3 = 1024 - (x8 - x8 % max4) / max4
+              local x9 = booked3 * (4096 - line3.Saved)
+              local max5 = 1
+              local x10 = (x9 - x9 % 4096) / 4096
+              if x10 > max5 then max5 = x10 end
+              ratio = max5
+            end
+            local x6 = (booked2 - booked2 % y3) / y3 * ratio
+            local min3 = (x6 - x6 % 1024) / 1024
+            if 4294967296 < min3 then min3 = 4294967296 end
+            local unit = line3.Window_Unit
+            local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects2 = (x8 - x8 % y4) / y4
+          end
+          local x6 = (0 > capacity and 0 or capacity) * 1024
+          local y3 = 1 > expects2 and 1 or expects2
+          local min3 = (x6 - x6 % y3) / y3
+          if 4294967296 < min3 then min3 = 4294967296 end
+          local min4 = min3 * x.times
+          if 4294967296 < min4 then min4 = 4294967296 end
+          remains = min4 * 512
+        end
+        local max4 = c2.Front
+        local x5 = x.gathered - (remains - remains % 524288) / 524288
+        if x5 > max4 then max4 = x5 end
+        x.gathered = max4
+      end
     end
-    if x.gathered > n2 then n2 = x.gathered end
   end
-  seek = n2
+  seek = n2 > x.gathered and n2 or x.gathered
   return seek
 end
 function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t)
