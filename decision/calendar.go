@@ -169,6 +169,9 @@ func (x *Shared) serves(n int64) int64 {
 func (x *Shared) seek(op *Op, t int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	n := max(l.grain(t), c.Head+1)
+	if c.Front > c.Head+1 && x.in(n)+l.Windows[l.Shortest].Interval <= t { // another limit holds it past its turn in this grain
+		n++
+	}
 	first := n <= c.Front
 	if first {
 		n = c.Front

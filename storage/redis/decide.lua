@@ -3835,6 +3835,86 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
   local x3 = c2.Head + 1
   if x3 > max3 then max3 = x3 end
   local n2 = max3
+  local is2 = c2.Front > c2.Head + 1
+  if is2 then
+    local in2 = 0
+    do
+      local c3 = x.State_Calendars[0]
+      local after2 = 0
+      for i2 = 0, x.Limits_Windows_n - 1 do
+        do
+          local w = x.Limits_Windows[i2]
+          local is2 = w.Interval < c3.Grain
+          if is2 then
+            local i3 = w.Unit
+            local x4 = x.Limits_PerGrain
+            local y2 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            is2 = (x4 - x4 % y2) / y2 > w.Rate
+          end
+          if is2 then
+            local expects = 0
+            do
+              local booked = c3.Units.At(n2 - c3.Head) % x.rate
+              local c4 = x.State_Calendars[0]
+              local line2 = x.State_Lines[i2]
+              local y3 = x.times
+              local ratio = 0
+              do
+                local i4 = line2.Window_Unit
+                local x5 = c4.Largest + 1023
+                local max4 = 1
+                local x6 = (x5 - x5 % 1024) / 1024
+                if x6 > max4 then max4 = x6 end
+                local x7 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                local booked2 = 1024 - (x7 - x7 % max4) / max4
+                local x8 = booked2 * (4096 - line2.Saved)
+                local max5 = 1
+                local x9 = (x8 - x8 % 4096) / 4096
+                if x9 > max5 then max5 = x9 end
+                ratio = max5
+              end
+              local x5 = (booked - booked % y3) / y3 * ratio
+              local min2 = (x5 - x5 % 1024) / 1024
+              if 4294967296 < min2 then min2 = 4294967296 end
+              local unit = line2.Window_Unit
+              local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
+              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects = (x7 - x7 % y4) / y4
+            end
+            local y3 = w.Rate
+            local x5 = (expects - expects % y3) / y3 * w.Interval % c3.Grain
+            if x5 > after2 then after2 = x5 end
+          end
+        end
+      end
+      if x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+        local x4 = c3.Units.At(n2 - c3.Head) % x.rate
+        local y2 = 1 > x.units and 1 or x.units
+        local pace = 0
+        do
+          local x5 = x.Limits_Guess
+          local max4 = (x5 - x5 % 8) / 8
+          if 200 > max4 then max4 = 200 end
+          local guess = x.Limits_Guess < max4 and x.Limits_Guess or max4
+          local x6 = (x.State_Held + guess) * 1000
+          local y3 = (x.State_Ended + 1) * x.Limits_Tokens
+          local max5 = 1
+          local x7 = (x6 - x6 % y3) / y3
+          if x7 > max5 then max5 = x7 end
+          pace = max5
+        end
+        local x5 = (x4 - x4 % y2) / y2 * pace
+        local x6 = (x5 - x5 % 1000) / 1000
+        if x6 > after2 then after2 = x6 end
+      end
+      in2 = n2 * x.Limits_Grain + x.Limits_Zero + after2
+    end
+    is2 = in2 + x.Limits_Windows[x.Limits_Shortest].Interval <= t
+  end
+  if is2 then
+    n2 = n2 + 1
+  end
   local first2 = n2 <= c2.Front
   if first2 then
     n2 = c2.Front
@@ -3856,8 +3936,8 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
         serves = ((x4 - x4 % each2) / each2 - (x5 - x5 % each2) / each2) * each2
       end
     end
-    local is2 = c2.Units.At(n2 - c2.Head) >= serves
-    if is2 then
+    local is3 = c2.Units.At(n2 - c2.Head) >= serves
+    if is3 then
       local surplus = false
       do
         local t2 = n2 * x.Limits_Grain + x.Limits_Zero
@@ -3872,8 +3952,8 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
             do
               local i3 = w.Unit
               local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-              local is2 = cost > 0 and gathers
-              if is2 then
+              local is3 = cost > 0 and gathers
+              if is3 then
                 local gain = 0
                 do
                   local left = x.State_Lines[i2].Left
@@ -3944,9 +4024,9 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                   local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
                   expects = (x6 - x6 % y3) / y3
                 end
-                is2 = gain < expects + cost
+                is3 = gain < expects + cost
               end
-              if is2 then
+              if is3 then
                 surplus = false
                 done = true
                 break
@@ -3958,9 +4038,9 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
           end
         end
       end
-      is2 = not surplus
+      is3 = not surplus
     end
-    if is2 then
+    if is3 then
       n2 = n2 + 1
     else
       local open2 = 0

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
@@ -34,7 +35,7 @@ var backends = []struct {
 }{
 	{"redis", connectRedis, 1},
 	{"miniredis", func(t testing.TB) goredis.UniversalClient { // its Lua is slow
-		return goredis.NewClient(&goredis.Options{Addr: miniredis.RunT(t).Addr()})
+		return goredis.NewClient(&goredis.Options{Addr: miniredis.RunT(t).Addr(), ReadTimeout: time.Minute})
 	}, 10},
 	{"cluster", func(t testing.TB) goredis.UniversalClient {
 		return goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: servers.OwnRedisCluster(t, 3, 0).Addrs()})
