@@ -40,11 +40,11 @@ func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, a *Answ
 
 // grant holds a lease in one limit.
 func (l *Limits) grant(s *State, leases Leases, lease *Lease) {
-	if s.Ended == 0 && leases.Out(s.Now) == 0 {
-		s.Last = lease.Begin
-	}
 	leases.Hold(lease.ID, lease.End)
 	s.LastID = lease.ID
+	if s.Ended == 0 && s.Last == 0 {
+		s.Last = lease.Begin
+	}
 	for i := range l.Windows {
 		line := &s.Lines[i]
 		line.Fresh += lease.Cost[line.Window.Unit]
@@ -223,6 +223,7 @@ type view struct {
 	pace    int64 // us from one returned token to the next
 	again   int64 // us from one denied ticket to the next
 	overdue int64 // see Limits.overdue
+	round   int64 // for how long all tokens have been in use, if no operation has ended
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
 	turn    bool  // it asks again after the denied tickets before it: see State.turn
 	soon    bool  // it lacks only a token, in any limit
@@ -277,6 +278,9 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 			v.bound = BoundTokens
 			if out >= l.Tokens {
 				v.overdue = l.overdue(s)
+				if s.Ended == 0 {
+					v.round = min(max(0, now-s.LastID/1024), longest)
+				}
 			}
 			// A newcomer that takes spare capacity has the place of a ticket that was denied or lost: it books no capacity,
 			// and asks again when its turn for a token comes.
@@ -426,13 +430,15 @@ func (l *Limits) when(s *State, op *Op, v *view) int64 {
 	}
 	if v.bound == BoundTokens && (op.back() || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
-		// none waits for long.
+		// none waits for long. Before the first one comes back, each round takes as long as it has taken. More than two rounds do not
+		// count, because the next operations may be short.
 		number := v.number
 		if !op.back() {
 			number = s.Next + 1
 		}
 		n := max(1, number-s.Head/16)
-		slot = max(slot, s.Now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000, s.Now+l.rounds(s, n))
+		slot = max(slot, s.Now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
+		slot = max(slot, s.Now+min(max(0, n-l.Tokens)*1024/l.Tokens, 2*1024)*v.round/1024)
 		if s.unnumbered(op) { // it has no number when it asks again, and until AgainUS no token is for it
 			slot = max(slot, s.Now+max(l.mean(s), max(0, s.AgainUS/1000-s.Now)/4))
 		}
@@ -600,15 +606,6 @@ func (l *Limits) refund(s *State, line *Line, units int64) int64 {
 
 // mean returns the average duration of an operation, in ms. Guess counts as the first operation.
 func (l *Limits) mean(s *State) int64 { return (s.Held + l.Guess) / (s.Ended + 1) }
-
-// rounds returns how long the place n in the line for tokens takes at least, in ms, if no operation has ended. Each round takes as long as
-// the first operation has been running. More than two rounds do not count, because the next operations may be short.
-func (l *Limits) rounds(s *State, n int64) int64 {
-	if s.Ended > 0 || s.Last == 0 {
-		return 0
-	}
-	return min(max(0, n-l.Tokens)*1024/l.Tokens, 2*1024) * min(max(0, s.Now-s.Last), l.Lease) / 1024
-}
 
 // trusted is a Guess, in ms, that is not doubted: see Limits.pace.
 const trusted = 200

@@ -45,7 +45,7 @@ type State struct {
 	Head    int64 // about the number of the ticket that runs next, times 16
 	AgainUS int64 // until this time, in microseconds, tokens go to tickets that were denied one
 	Held    int64 // the sum of the times that operations held their leases
-	Last    int64 // the time that the last one held its lease; until one has ended, when the first of the leases in use began
+	Last    int64 // the time that the last one held its lease; until one has ended, when the first lease began
 	Ended   int64 // the number of operations in Held
 	Lines   []Line
 	Pins    []Pinned // one at most

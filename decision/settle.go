@@ -69,7 +69,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 // slots do not come forward when the others turn out to be short. An average below a millisecond counts as one.
 func (l *Limits) learn(s *State, op *Op) {
 	last := s.Last
-	if s.Ended == 0 { // it is when a lease began
+	if s.Ended == 0 { // it is when the first lease began
 		last = 0
 	}
 	if s.Ended < most {

@@ -7083,7 +7083,7 @@ end
                 end
               end
             end
-            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, false, false
+            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_pace, v_again, v_overdue, v_round, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, 0, false, false
             do
               local now2 = s_Now
               if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
@@ -7784,6 +7784,12 @@ end
                     local x6 = (l_Lease - l_Lease % 8) / 8
                     if x6 < min3 then min3 = x6 end
                     v_overdue = 0 > min3 and 0 or min3
+                    if s_Ended == 0 then
+                      local max3 = 0
+                      local x7 = now2 - (s_LastID - s_LastID % 1024) / 1024
+                      if x7 > max3 then max3 = x7 end
+                      v_round = max3 < 68719476736 and max3 or 68719476736
+                    end
                   end
                   v_fresh = v_fresh and not v_spare
                 end
@@ -8157,37 +8163,26 @@ end
                       local x6 = min2 * v_pace
                       local x7 = s_Now + (x6 - x6 % 1000) / 1000
                       if x7 > slot then slot = x7 end
-                      local rounds = 0
-                      do
-                        if s_Ended > 0 or s_Last == 0 then
-                          rounds = 0
-                        else
-                          local max5 = 0
-                          local x8 = n2 - l_Tokens
-                          if x8 > max5 then max5 = x8 end
-                          local x9 = max5 * 1024
-                          local min3 = (x9 - x9 % l_Tokens) / l_Tokens
-                          if 2048 < min3 then min3 = 2048 end
-                          local max6 = 0
-                          local x10 = s_Now - s_Last
-                          if x10 > max6 then max6 = x10 end
-                          local x11 = min3 * (max6 < l_Lease and max6 or l_Lease)
-                          rounds = (x11 - x11 % 1024) / 1024
-                        end
-                      end
-                      local x8 = s_Now + rounds
-                      if x8 > slot then slot = x8 end
+                      local max5 = 0
+                      local x8 = n2 - l_Tokens
+                      if x8 > max5 then max5 = x8 end
+                      local x9 = max5 * 1024
+                      local min3 = (x9 - x9 % l_Tokens) / l_Tokens
+                      if 2048 < min3 then min3 = 2048 end
+                      local x10 = min3 * v_round
+                      local x11 = s_Now + (x10 - x10 % 1024) / 1024
+                      if x11 > slot then slot = x11 end
                       if op_Kind == 0 and s_LastID > 0 then
-                        local x9 = s_Held + l_Guess
+                        local x12 = s_Held + l_Guess
                         local y = s_Ended + 1
-                        local max5 = 0
-                        local x10 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
-                        if x10 > max5 then max5 = x10 end
-                        local max6 = (x9 - x9 % y) / y
-                        local x11 = (max5 - max5 % 4) / 4
-                        if x11 > max6 then max6 = x11 end
-                        local x12 = s_Now + max6
-                        if x12 > slot then slot = x12 end
+                        local max6 = 0
+                        local x13 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
+                        if x13 > max6 then max6 = x13 end
+                        local max7 = (x12 - x12 % y) / y
+                        local x14 = (max6 - max6 % 4) / 4
+                        if x14 > max7 then max7 = x14 end
+                        local x15 = s_Now + max7
+                        if x15 > slot then slot = x15 end
                       end
                     end
                     if op_Ticket_Slot > s_Now then
@@ -9489,11 +9484,11 @@ end
             a_Lease_Cost_2 = op_Cost_2
             a_Lease_Cost_3 = op_Cost_3
             do
-              if s_Ended == 0 and Out(s_Now) == 0 then
-                s_Last = a_Lease_Begin
-              end
               Hold(a_Lease_ID, a_Lease_End)
               s_LastID = a_Lease_ID
+              if s_Ended == 0 and s_Last == 0 then
+                s_Last = a_Lease_Begin
+              end
               for i2 = 0, l_Windows_n - 1 do
                 local line2 = s_Lines[i2]
                 local i3 = line2.Window_Unit
@@ -9503,11 +9498,11 @@ end
             for i2 = 0, shared_n - 1 do
               local x3 = shared[i2]
               do
-                if x3.State_Ended == 0 and x3.Leases.Out(x3.State_Now) == 0 then
-                  x3.State_Last = a_Lease_Begin
-                end
                 x3.Leases.Hold(a_Lease_ID, a_Lease_End)
                 x3.State_LastID = a_Lease_ID
+                if x3.State_Ended == 0 and x3.State_Last == 0 then
+                  x3.State_Last = a_Lease_Begin
+                end
                 for i3 = 0, x3.Limits_Windows_n - 1 do
                   local line2 = x3.State_Lines[i3]
                   local i4 = line2.Window_Unit
