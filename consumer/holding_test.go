@@ -149,7 +149,10 @@ func (r *reluctant) Admit(ctx context.Context, entity string, q drip.Request) (d
 func (h *holding) forToken() {
 	release, letGo := context.WithCancel(h.t.Context()) // which ends before the consumer is stopped
 	var running atomic.Int64
-	c := h.begin(reluctantBucket(h.t), func(context.Context, *amqp.Delivery) error {
+	bucket := reluctantBucket(h.t)
+	ended := buckettest.Runs(h.t, bucket.Bucket, "slow", drip.Request{}) // else the others wait longer than in hand
+	h.b.must(bucket.Settle(h.t.Context(), "slow", ended.Lease, 1))
+	c := h.begin(bucket, func(context.Context, *amqp.Delivery) error {
 		running.Add(1)
 		<-release.Done()
 		return nil
