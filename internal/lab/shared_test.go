@@ -39,6 +39,14 @@ func TestSharedFarFromShort(t *testing.T) {
 	}
 }
 
+// A limit that has gathered enough for all messages delays none, although it brings less than their own limits together.
+func TestSharedGathered(t *testing.T) {
+	nearFluid(t, SharedScenario{
+		Name: "800 within 1,000 that have gathered", Options: within(2, 2, drip.Limit{Size: 1000, RefreshRate: 5}), Entities: entities(100),
+		Operation: Fixed(50 * time.Millisecond), Messages: sent(shuffled, times(100, 8)...),
+	}, 1.05, 0.8)
+}
+
 // mustPlay is the answers to sales, none of which comes while so much runs that the shared limits are short.
 func mustPlay(t *testing.T, o drip.Options) []time.Duration {
 	t.Helper()
