@@ -47,13 +47,13 @@ func (l *Limits) tell(v *Level, op *Op, t int64) {
 	if op.Kind == Announce {
 		v.Announced, v.Until = op.Level, t+op.For
 	} else if op.Kind == Throttle && op.Level > 0 {
-		l.refused(v, op, t)
+		l.refused(v, t)
 	}
 }
 
 // refused lowers the level after a refused operation. The new level is a little less than the provider has let pass
 // since the last refusal, for it had nothing left then, and has nothing left now.
-func (l *Limits) refused(v *Level, op *Op, t int64) {
+func (l *Limits) refused(v *Level, t int64) {
 	v.Ran = max(0, v.Ran-1) // it did not pass
 	same := min(max(sameRefusal, l.Windows[0].Interval*steps/v.Part+1000), longestSame)
 	if v.Lowered > 0 && t-v.Refused < same {
