@@ -239,7 +239,8 @@ func (x *Shared) served(window *Window, span int64) int64 {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if w.Interval > c.Grain && w.Interval < window.Interval && span > 0 {
-			most = min(most, x.lasts(min(w.Rate, w.Size), int64(i))*(span/(w.Interval/c.Grain*tick)+1))
+			each, intervals := x.lasts(min(w.Rate, w.Size), int64(i)), span/(w.Interval/c.Grain*tick)+1
+			most = min(most, each*min(intervals, bound/max(1, each)))
 		}
 	}
 	return most

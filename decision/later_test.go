@@ -30,3 +30,25 @@ func TestLater(t *testing.T) {
 		}
 	}
 }
+
+// A place far behind the calendar counts no numbers that are too large: a window of two seconds that is never short leaves the time to the
+// longest one, which is used up after 50 s.
+func TestLaterBesideALargeWindow(t *testing.T) {
+	const now = int64(20_000 * 86_400_000)
+	longest := Window{Size: 500, Rate: 500, Interval: MostTime}
+	l := &Limits{
+		Windows: []Window{{Size: 10, Rate: 10, Interval: 1000}, {Size: MostUnits, Rate: MostUnits, Interval: 2000}, longest},
+		Tokens:  1000, Guess: 50, Lease: 1000, MaxLease: 1000,
+	}
+	if field, _ := l.Ready(); field != "" {
+		t.Fatal(field)
+	}
+	x := &Shared{Limits: l, State: &State{}, Leases: counted(0), Weight: 1}
+	x.advance(now)
+	x.enter(&Flow{}, &Op{Kind: Admit, Cost: Cost{1}})
+	for _, from := range []int64{100, 9_000_000, 20_000_000, 90_000_000} { // seconds from now on
+		if got, want := x.later((now/1000+from)*tick, 0)/tick, l.whole(longest.Next(now)); got != want {
+			t.Errorf("behind %d s it is %d, want %d", from, got, want)
+		}
+	}
+}

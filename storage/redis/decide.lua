@@ -3635,11 +3635,17 @@ function Shared_served(x, window_Interval, span)
       if 4294967296 < min2 then min2 = 4294967296 end
       local min3 = min2 * x.times
       if 4294967296 < min3 then min3 = 4294967296 end
+      local each2 = min3 * 512
       local x3 = w.Interval
       local y2 = c2.Grain
       local y3 = (x3 - x3 % y2) / y2 * 524288
-      local x4 = min3 * 512 * ((span - span % y3) / y3 + 1)
-      if x4 < most2 then most2 = x4 end
+      local intervals = (span - span % y3) / y3 + 1
+      local y4 = 1 > each2 and 1 or each2
+      local min4 = intervals
+      local x4 = (1125899906842624 - 1125899906842624 % y4) / y4
+      if x4 < min4 then min4 = x4 end
+      local x5 = each2 * min4
+      if x5 < most2 then most2 = x5 end
     end
   end
   served = most2
