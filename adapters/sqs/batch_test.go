@@ -80,21 +80,28 @@ func consumes(t *testing.T, ctx context.Context, s server, handle func(context.C
 	return limiting(t, sqs.New(o), free{}).Consume(ctx, q, handle)
 }
 
+// sends handles one message and reads into in what Consume sends with the first such call. SQS answers its other calls with
+// the error others.
+func sends(t *testing.T, call string, in any, others error, handle func(context.Context, *types.Message) error) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	return consumes(t, ctx, oneMessage(func(_ context.Context, got string, body []byte) (string, error) {
+		if got != call {
+			return "", others
+		}
+		defer cancel()
+		return "", json.Unmarshal(body, in)
+	}), handle)
+}
+
 func hourLater(context.Context, *types.Message) error { return worker.Later(time.Hour, nil) }
 
 // A message that SQS does not take in time is hidden instead, for as long as it is to wait.
 func TestHiddenAfterASilentSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-		defer cancel()
 		var in sqs.ChangeMessageVisibilityInput
-		err := consumes(t, ctx, oneMessage(func(_ context.Context, call string, body []byte) (string, error) {
-			if call != "ChangeMessageVisibility" {
-				return "", errSilent
-			}
-			defer cancel()
-			return "", json.Unmarshal(body, &in)
-		}), hourLater)
+		err := sends(t, "ChangeMessageVisibility", &in, errSilent, hourLater)
 		if err != nil || in.VisibilityTimeout < 3500 {
 			t.Errorf("Consume = %v, and the message is hidden for %d seconds, want about an hour", err, in.VisibilityTimeout)
 		}
@@ -150,16 +157,8 @@ func TestBatches(t *testing.T) {
 // A copy is the message as it came, whatever its handler has done to the message in hand.
 func TestCopyAfterAHandlerThatWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-		defer cancel()
 		var in sqs.SendMessageBatchInput
-		err := consumes(t, ctx, oneMessage(func(_ context.Context, call string, body []byte) (string, error) {
-			if call != "SendMessageBatch" {
-				return "", nil
-			}
-			defer cancel()
-			return "", json.Unmarshal(body, &in)
-		}), func(_ context.Context, m *types.Message) error {
+		err := sends(t, "SendMessageBatch", &in, nil, func(_ context.Context, m *types.Message) error {
 			m.Body = aws.String("unpacked")
 			delete(m.MessageAttributes, "shop")
 			return worker.Later(time.Second, nil)
