@@ -344,6 +344,14 @@ func testNoLostUpdate(t *testing.T, s storage.Storage) {
 	count(t, s, workers, 4*each, func(i int) string { return fmt.Sprint("k", i) })
 }
 
+// stuck reports an error if a worker has tried a Set so often that each change of the others can have made one fail.
+func stuck(t *testing.T, done, tries, most int) bool {
+	if tries == most {
+		t.Errorf("a Set fails only if another change came between it and its Get: of %d tries %d succeeded", tries, done)
+	}
+	return tries == most
+}
+
 // count lets workers increment the numbers in their keys through Get and Set.
 func count(t *testing.T, s storage.Storage, workers, each int, key func(worker int) string) {
 	want := map[string]int{}
@@ -354,8 +362,7 @@ func count(t *testing.T, s storage.Storage, workers, each int, key func(worker i
 	}
 	together(workers, func(i int) {
 		for done, tries := 0, 0; done < each; tries++ {
-			if tries == workers*each {
-				t.Errorf("a Set fails only if another change came between it and its Get: of %d tries %d succeeded", tries, done)
+			if stuck(t, done, tries, workers*each) {
 				return
 			}
 			st, rev, err := s.Get(t.Context(), key(i))
