@@ -90,8 +90,9 @@ type Options struct {
 	Concurrency int
 
 	// WaitForToken is the delay of an operation for which capacity is left and only a token is short, in whole
-	// milliseconds. Until an operation is measured, Admit takes it as the duration of operations. A long value may leave
-	// tokens unused, so Admit takes an eighth of a value above 200 ms, and at least 200 ms. Defaults to 50 ms.
+	// milliseconds. Until an operation is measured, Admit takes it, or the time for which all tokens have been in use, as
+	// the duration of operations. A long value may leave tokens unused, so Admit takes an eighth of a value above 200 ms,
+	// and at least 200 ms. Defaults to 50 ms.
 	WaitForToken time.Duration
 
 	// Lease is how long an admitted operation holds its token, unless it renews the lease or gives it back; after that the

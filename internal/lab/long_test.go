@@ -14,7 +14,7 @@ import (
 // Nobody tells drip how long operations take. While the first ones run, the others do not ask again and again.
 func TestLongOperations(t *testing.T) {
 	for _, tokens := range []int{1, 5, 40} {
-		for long, most := range map[time.Duration]float64{30 * time.Second: 22, 2 * time.Minute: 25, 10 * time.Minute: 90} {
+		for long, most := range map[time.Duration]float64{30 * time.Second: 22, 2 * time.Minute: 25, 10 * time.Minute: 60} {
 			got, _ := beside(t, Scenario{
 				Arrivals: Burst(max(20, 5*tokens), 0), Operation: Fixed(long), Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: tokens},
 			}, 1)
