@@ -244,7 +244,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 		cost, left := op.Cost[w.Unit], line.Left-s.passing(w, op)
 		at := w.room(s, left, cost, now)
 		if max(at, s.Closed) > now {
-			v.again = max(v.again, w.spanUS(line.weight(cost)))
+			v.again = max(v.again, line.spanUS(w, cost))
 		}
 		if refund := l.refund(s, line, cost-left); refund < at {
 			at, v.refund = refund, max(v.refund, refund)
@@ -363,7 +363,7 @@ func (l *Limits) spare(s *State, op *Op, v *view) bool {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
-		each := line.weight(cost)
+		each := line.weight(cost, 0)
 		room := line.beside(w, s, cost) || others && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
 		short := min(turns/max(1, v.again), s.Next-s.Head/16) - turns/max(1, w.spanUS(each)) // operations of denied tickets
 		if !room && (!line.spares(cost) || line.Left-cost < min(short, bound/each)*each) {
@@ -375,7 +375,7 @@ func (l *Limits) spare(s *State, op *Op, v *view) bool {
 
 // beside reports whether a window has room for cost beside the booked operations until its refresh.
 func (line *Line) beside(w *Window, s *State, cost int64) bool {
-	return cost == 0 || w.interval(s.Slot) == w.interval(s.Now) && line.Promised >= line.weight(cost)
+	return cost == 0 || w.interval(s.Slot) == w.interval(s.Now) && line.Promised >= line.weight(cost, 0)
 }
 
 // run takes capacity.
@@ -385,7 +385,7 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 	}
 	l.take(s, op)
 	if !op.back() && !v.spare && !op.Urgent {
-		l.promise(s, s.Slot, op, false)
+		l.promise(s, s.Slot, op, 0, false)
 	}
 	if !op.back() { // a token was free although others wait for one: they are fewer than their numbers
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
@@ -400,7 +400,7 @@ func (l *Limits) overtake(s *State, op *Op) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if cost := op.Cost[w.Unit]; line.beside(w, s, cost) {
-			line.Promised -= line.weight(cost)
+			line.Promised -= line.weight(cost, 0)
 		} else {
 			line.Taken += cost
 		}
@@ -474,13 +474,13 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 		}
 		t.Number = s.Next
 		if op.back() && !v.fresh { // it has no slot in the line; newcomers come after it
-			l.promise(s, s.Slot, op, false)
+			l.promise(s, s.Slot, op, t.Number, false)
 		}
 	}
 	if v.fresh {
 		// An urgent one takes the slot of another one, and that one books again. One without a number comes back without the slot.
 		if !op.Urgent && !(v.bound == BoundTokens && s.unnumbered(op)) {
-			l.promise(s, v.slot, op, v.number > 0 && op.Ticket.Again < unbooked)
+			l.promise(s, v.slot, op, t.Number, v.number > 0 && op.Ticket.Again < unbooked)
 		}
 		t.Again = 0
 		if op.back() && a.Limit == 0 && s.passed() { // else urgent operations that use all of a window starve it
@@ -510,14 +510,14 @@ func (l *Limits) deny(s *State, op *Op) {
 }
 
 // promise takes a slot. An operation that had one leaves it to the windows that have room for it, if they are not refreshed yet.
-func (l *Limits) promise(s *State, slot int64, op *Op, had bool) {
+func (l *Limits) promise(s *State, slot int64, op *Op, number int64, had bool) {
 	t := &op.Ticket
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if had && line.Left >= op.Cost[w.Unit] && w.gain(s, 0, t.Slot, s.Slot) == 0 {
 			line.yield(w, t)
 		}
-		cost := line.weight(op.Cost[w.Unit])
+		cost := line.weight(op.Cost[w.Unit], number)
 		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - cost
 		if 2*cost >= line.Largest {
 			line.Largest, line.LargestAt = max(line.Largest, cost), slot
@@ -528,7 +528,7 @@ func (l *Limits) promise(s *State, slot int64, op *Op, had bool) {
 
 // yield takes a ticket's cost off the promises of a window.
 func (line *Line) yield(w *Window, t *Ticket) {
-	line.Promised = min(w.Size, line.Promised+line.weight(t.Cost[w.Unit]))
+	line.Promised = min(w.Size, line.Promised+line.weight(t.Cost[w.Unit], t.Number))
 }
 
 // unnumbered reports whether an operation takes no place in the line for tokens: a GetDelay beside tickets, since it asks again as a
@@ -565,7 +565,7 @@ func (l *Limits) retract(s *State, t *Ticket) {
 	slot := s.Now
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		line.Promised += min(line.weight(t.Cost[w.Unit]), w.Size)
+		line.Promised += min(line.weight(t.Cost[w.Unit], t.Number), w.Size)
 		last := w.interval(s.Slot)
 		if n := max(0, line.Promised) / min(w.Rate, w.Size); n < last-w.interval(w.since(s, s.Now)) {
 			slot = max(slot, w.begin(last-n))
@@ -586,9 +586,15 @@ func (l *Limits) retract(s *State, t *Ticket) {
 	s.Slot = slot
 }
 
-// weight returns the expected cost of an operation, rounded.
-func (line *Line) weight(cost int64) int64 {
-	return max(min(1, cost), cost-(cost*max(0, line.Saved)+2048)/4096)
+// expected returns the expected cost of an operation, in 4096ths of its estimate. Some operations may cost something, also if the last
+// ones were free.
+func (line *Line) expected() int64 { return max(64, 4096-max(0, line.Saved)) }
+
+// weight returns the expected cost of the operation with this number. It rounds some numbers up and others down, so that the sum of several
+// is right. It rounds up for the number 0. A 64th of a unit does not count, since the average is not exact.
+func (line *Line) weight(cost, number int64) int64 {
+	fraction := int64(4096 - 63)
+	return (cost*line.expected() + fraction - number*2531%fraction) / 4096
 }
 
 // returns returns how much the operations in flight will probably give back to a window.
@@ -637,7 +643,7 @@ const spread = 10_000
 func (l *Limits) space(s *State, pace int64) int64 {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if pace <= min(w.Interval, spread)*500/max(1, max(min(w.Rate, w.Size), line.Promised, line.Left)/max(1, line.weight(line.usual(s)))) {
+		if pace <= min(w.Interval, spread)*500/max(1, max(min(w.Rate, w.Size), line.Promised, line.Left)/max(1, line.weight(line.usual(s), 0))) {
 			return 2 * pace
 		}
 	}

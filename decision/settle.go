@@ -107,8 +107,12 @@ func (l *Limits) charge(s *State, op *Op) {
 				line.Estimated -= line.Estimated / most
 			}
 			line.Estimated += estimate
+			kept := estimate - back
+			if w.Size > w.Rate && line.Left >= estimate { // it is full, and not short: that loses what comes back now only
+				kept = op.Cost[w.Unit]
+			}
 			over, part := int64(mostOver*4096), estimate*4096/line.Estimated // no division of a negative number
-			saved := over + 4096 - min(estimate-back, mostOver*estimate)*64/estimate*64
+			saved := over + 4096 - (min(kept, mostOver*estimate)*256+estimate-1)/estimate*16
 			line.Saved += saved*part/4096 - (line.Saved+over)*part/4096
 		}
 		line.Left = max(line.Left+back, -bound)

@@ -128,7 +128,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 				x.bound = BoundWindow + Bound(i)
 			}
 			if refund := l.refund(s, line, cost-left); refund < w.room(s, left, cost, now) {
-				x.refund, x.wait = max(x.refund, refund), max(x.wait, w.spanUS(line.weight(cost)))
+				x.refund, x.wait = max(x.refund, refund), max(x.wait, line.spanUS(w, cost))
 			} else if left < cost {
 				late = true
 			}
@@ -381,7 +381,7 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 	}
 	if x.again { // half of the capacity is for the operations that are due
 		w, line := &x.Limits.Windows[x.bound-BoundWindow], &s.Lines[x.bound-BoundWindow]
-		s.AgainUS = min(s.turn(0)+2*w.spanUS(line.weight(op.Cost[w.Unit])), Never)
+		s.AgainUS = min(s.turn(0)+2*line.spanUS(w, op.Cost[w.Unit]), Never)
 	}
 	n := x.Limits.grain(t.Slot)
 	if t.Slot == x.given && x.last <= x.fair {

@@ -65,6 +65,12 @@ func (w *Window) spanUS(cost int64) int64 {
 	return min(cost, bound/(each+1)) * each
 }
 
+// spanUS returns the time in which a window brings the expected cost of an operation, in us.
+func (line *Line) spanUS(w *Window, cost int64) int64 {
+	span := w.spanUS(cost)
+	return span/4096*line.expected() + span%4096*line.expected()/4096
+}
+
 // time returns the time of an operation. It is now, but never runs backwards in a limit.
 func (s *State) time(shared []Shared, now int64) int64 {
 	now = max(now, s.Now)
@@ -107,7 +113,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 				l.release(s, w, lost, now)
 			}
 			usual := line.usual(s)
-			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= min(w.Size, max(w.Rate, usual)) && (now-s.Now)*1000 > w.spanUS(line.weight(usual))
+			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= min(w.Size, max(w.Rate, usual)) && (now-s.Now)*1000 > line.spanUS(w, usual)
 		} else {
 			idle = false
 		}

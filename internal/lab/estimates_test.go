@@ -17,6 +17,14 @@ func TestEstimates(t *testing.T) {
 	fixed := func(estimate, real int) func(*rand.Rand) (e, r drip.Costs) {
 		return func(*rand.Rand) (e, r drip.Costs) { return drip.Costs{"tokens": estimate}, drip.Costs{"tokens": real} }
 	}
+	few := func(free, cost int) func(*rand.Rand) (e, r drip.Costs) { // so many of a hundred operations cost nothing in the end
+		return func(rnd *rand.Rand) (e, r drip.Costs) {
+			if rnd.IntN(100) < free {
+				return drip.Costs{"tokens": cost}, drip.Costs{"tokens": 0}
+			}
+			return drip.Costs{"tokens": cost}, drip.Costs{"tokens": cost}
+		}
+	}
 	around := func(estimate, mean drip.Costs) func(*rand.Rand) (e, r drip.Costs) {
 		return func(rnd *rand.Rand) (e, r drip.Costs) {
 			r = drip.Costs{}
@@ -39,18 +47,20 @@ func TestEstimates(t *testing.T) {
 		time          float64 // of the least that the windows take for the real costs, at most
 		postponements float64 // the mean, at most
 	}{
-		"exact":         {second, 4000, 200 * time.Millisecond, fixed(10, 10), 1, 1},
-		"double":        {second, 4000, 200 * time.Millisecond, fixed(20, 10), 1.1, 2.1},
-		"fivefold":      {second, 4000, 50 * time.Millisecond, fixed(50, 10), 1.25, 2.8},
-		"slow":          {second, 4000, 5 * time.Second, fixed(50, 10), 5, 2.3},
-		"within minute": {drip.Limit{Size: 60_000, RefreshInterval: time.Minute, Unit: "tokens", Concurrency: plenty}, 4000, 2 * time.Second, fixed(200, 60), 1.15, 2},
+		"exact":             {second, 4000, 200 * time.Millisecond, fixed(10, 10), 1, 1},
+		"double":            {second, 4000, 200 * time.Millisecond, fixed(20, 10), 1.1, 2.1},
+		"fivefold":          {second, 4000, 50 * time.Millisecond, fixed(50, 10), 1.25, 2.8},
+		"slow":              {second, 4000, 5 * time.Second, fixed(50, 10), 5, 2.3},
+		"within minute":     {drip.Limit{Size: 60_000, RefreshInterval: time.Minute, Unit: "tokens", Concurrency: plenty}, 4000, 2 * time.Second, fixed(200, 60), 1.15, 2},
+		"some cost nothing": {drip.Limit{Size: 60, RefreshInterval: time.Minute, Unit: "tokens", Concurrency: plenty}, 2000, 200 * time.Millisecond, few(70, 1), 1.3, 2},
+		"of three":          {drip.Limit{Size: 180, RefreshInterval: time.Minute, Unit: "tokens", Concurrency: plenty}, 2000, 200 * time.Millisecond, few(70, 3), 1.3, 2},
 		"model": {
 			drip.Limit{Size: 500, RefreshInterval: time.Minute, Concurrency: plenty, Windows: []drip.Window{
 				{Size: 150_000, RefreshInterval: time.Minute, Unit: "input"}, {Size: 40_000, RefreshInterval: time.Minute, Unit: "output"},
 			}}, 2000, 3 * time.Second,
 			func(r *rand.Rand) (estimate, real drip.Costs) {
 				return drip.Costs{"input": 300, "output": 1000}, drip.Costs{"input": 300, "output": 20 + r.IntN(201)}
-			}, 1.35, 2.4,
+			}, 1.45, 2.3,
 		},
 		"longer than seconds": { // an operation takes what the windows bring in seconds
 			gathering, 366, 2 * time.Second, around(drip.Costs{"input": 2000, "output": 250}, drip.Costs{"input": 2000, "output": 50}), 1.2, 2,

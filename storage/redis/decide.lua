@@ -2635,18 +2635,26 @@ function Shared_advance(x, now)
             if is6 then
               local spanUS = 0
               do
-                local x5 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                local max2 = 1 < usual and 1 or usual
-                local x6 = usual - (x5 - x5 % 4096) / 4096
-                if x6 > max2 then max2 = x6 end
-                local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                local y2 = w.Rate < w.Size and w.Rate or w.Size
-                local each2 = (x7 - x7 % y2) / y2
-                local y3 = each2 + 1
-                local min4 = max2
-                local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
-                if x8 < min4 then min4 = x8 end
-                spanUS = min4 * each2
+                local spanUS2 = 0
+                do
+                  local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                  local y2 = w.Rate < w.Size and w.Rate or w.Size
+                  local each2 = (x5 - x5 % y2) / y2
+                  local y3 = each2 + 1
+                  local min4 = usual
+                  local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                  if x6 < min4 then min4 = x6 end
+                  spanUS2 = min4 * each2
+                end
+                local span = spanUS2
+                local max2 = 64
+                local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                if x5 > max2 then max2 = x5 end
+                local max3 = 64
+                local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                if x6 > max3 then max3 = x6 end
+                local x7 = span % 4096 * max3
+                spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
               end
               is6 = (now - x.State_Now) * 1000 > spanUS
             end
@@ -3308,18 +3316,26 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         if refund2 < room then
           local spanUS = 0
           do
-            local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-            local max2 = 1 < cost and 1 or cost
-            local x4 = cost - (x3 - x3 % 4096) / 4096
-            if x4 > max2 then max2 = x4 end
-            local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-            local y = w.Rate < w.Size and w.Rate or w.Size
-            local each2 = (x5 - x5 % y) / y
-            local y2 = each2 + 1
-            local min2 = max2
-            local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
-            if x6 < min2 then min2 = x6 end
-            spanUS = min2 * each2
+            local spanUS2 = 0
+            do
+              local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+              local y = w.Rate < w.Size and w.Rate or w.Size
+              local each2 = (x3 - x3 % y) / y
+              local y2 = each2 + 1
+              local min2 = cost
+              local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+              if x4 < min2 then min2 = x4 end
+              spanUS2 = min2 * each2
+            end
+            local span = spanUS2
+            local max2 = 64
+            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+            if x3 > max2 then max2 = x3 end
+            local max3 = 64
+            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+            if x4 > max3 then max3 = x4 end
+            local x5 = span % 4096 * max3
+            spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
           end
           x.refund, x.wait = x.refund > refund2 and x.refund or refund2, x.wait > spanUS and x.wait or spanUS
         elseif left < cost then
@@ -5199,18 +5215,26 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     do
       local i2 = w.Unit
       local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-      local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-      local max4 = 1 < cost and 1 or cost
-      local x4 = cost - (x3 - x3 % 4096) / 4096
-      if x4 > max4 then max4 = x4 end
-      local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-      local y = w.Rate < w.Size and w.Rate or w.Size
-      local each2 = (x5 - x5 % y) / y
-      local y2 = each2 + 1
-      local min2 = max4
-      local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
-      if x6 < min2 then min2 = x6 end
-      spanUS = min2 * each2
+      local spanUS2 = 0
+      do
+        local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+        local y = w.Rate < w.Size and w.Rate or w.Size
+        local each2 = (x3 - x3 % y) / y
+        local y2 = each2 + 1
+        local min2 = cost
+        local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+        if x4 < min2 then min2 = x4 end
+        spanUS2 = min2 * each2
+      end
+      local span = spanUS2
+      local max4 = 64
+      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+      if x3 > max4 then max4 = x3 end
+      local max5 = 64
+      local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+      if x4 > max5 then max5 = x4 end
+      local x5 = span % 4096 * max5
+      spanUS = (span - span % 4096) / 4096 * max4 + (x5 - x5 % 4096) / 4096
     end
     local min2 = max3 + 2 * spanUS
     if 9007199254740991 < min2 then min2 = 9007199254740991 end
@@ -6794,18 +6818,26 @@ end
                 if is6 then
                   local spanUS = 0
                   do
-                    local x5 = usual * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                    local max2 = 1 < usual and 1 or usual
-                    local x6 = usual - (x5 - x5 % 4096) / 4096
-                    if x6 > max2 then max2 = x6 end
-                    local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                    local y2 = w.Rate < w.Size and w.Rate or w.Size
-                    local each2 = (x7 - x7 % y2) / y2
-                    local y3 = each2 + 1
-                    local min4 = max2
-                    local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
-                    if x8 < min4 then min4 = x8 end
-                    spanUS = min4 * each2
+                    local spanUS2 = 0
+                    do
+                      local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                      local y2 = w.Rate < w.Size and w.Rate or w.Size
+                      local each2 = (x5 - x5 % y2) / y2
+                      local y3 = each2 + 1
+                      local min4 = usual
+                      local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                      if x6 < min4 then min4 = x6 end
+                      spanUS2 = min4 * each2
+                    end
+                    local span = spanUS2
+                    local max2 = 64
+                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x5 > max2 then max2 = x5 end
+                    local max3 = 64
+                    local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x6 > max3 then max3 = x6 end
+                    local x7 = span % 4096 * max3
+                    spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
                   end
                   is6 = (t - s_Now) * 1000 > spanUS
                 end
@@ -7118,19 +7150,24 @@ end
                   local max2 = w.Rate < w.Size and w.Rate or w.Size
                   if line2.Promised > max2 then max2 = line2.Promised end
                   if line2.Left > max2 then max2 = line2.Left end
-                  local x2 = line2.Estimated
-                  local y = 1 > s_Ended and 1 or s_Ended
-                  local cost = (x2 - x2 % y) / y
-                  local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                  local max3 = 1 < cost and 1 or cost
-                  local x4 = cost - (x3 - x3 % 4096) / 4096
-                  if x4 > max3 then max3 = x4 end
-                  local y2 = 1 > max3 and 1 or max3
-                  local max4 = 1
-                  local x5 = (max2 - max2 % y2) / y2
-                  if x5 > max4 then max4 = x5 end
-                  local x6 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                  if v_pace <= (x6 - x6 % max4) / max4 then
+                  local weight2 = 0
+                  do
+                    local x2 = line2.Estimated
+                    local y = 1 > s_Ended and 1 or s_Ended
+                    local cost = (x2 - x2 % y) / y
+                    local fraction = 4033
+                    local max3 = 64
+                    local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x3 > max3 then max3 = x3 end
+                    local x4 = cost * max3 + fraction - 0 * 2531 % fraction
+                    weight2 = (x4 - x4 % 4096) / 4096
+                  end
+                  local y = 1 > weight2 and 1 or weight2
+                  local max3 = 1
+                  local x2 = (max2 - max2 % y) / y
+                  if x2 > max3 then max3 = x2 end
+                  local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                  if v_pace <= (x3 - x3 % max3) / max3 then
                     space = 2 * v_pace
                     done = true
                     break
@@ -7219,18 +7256,26 @@ end
                 if (at2 > s_Closed and at2 or s_Closed) > now2 then
                   local spanUS = 0
                   do
-                    local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                    local max3 = 1 < cost and 1 or cost
-                    local x5 = cost - (x4 - x4 % 4096) / 4096
-                    if x5 > max3 then max3 = x5 end
-                    local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                    local y = w.Rate < w.Size and w.Rate or w.Size
-                    local each2 = (x6 - x6 % y) / y
-                    local y2 = each2 + 1
-                    local min3 = max3
-                    local x7 = (1125899906842624 - 1125899906842624 % y2) / y2
-                    if x7 < min3 then min3 = x7 end
-                    spanUS = min3 * each2
+                    local spanUS2 = 0
+                    do
+                      local x4 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                      local y = w.Rate < w.Size and w.Rate or w.Size
+                      local each2 = (x4 - x4 % y) / y
+                      local y2 = each2 + 1
+                      local min3 = cost
+                      local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+                      if x5 < min3 then min3 = x5 end
+                      spanUS2 = min3 * each2
+                    end
+                    local span = spanUS2
+                    local max3 = 64
+                    local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x4 > max3 then max3 = x4 end
+                    local max4 = 64
+                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x5 > max4 then max4 = x5 end
+                    local x6 = span % 4096 * max4
+                    spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
                   end
                   if spanUS > v_again then v_again = spanUS end
                 end
@@ -7518,19 +7563,24 @@ end
                         local max3 = w2.Rate < w2.Size and w2.Rate or w2.Size
                         if line2.Promised > max3 then max3 = line2.Promised end
                         if line2.Left > max3 then max3 = line2.Left end
-                        local x4 = line2.Estimated
-                        local y = 1 > s_Ended and 1 or s_Ended
-                        local cost = (x4 - x4 % y) / y
-                        local x5 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                        local max4 = 1 < cost and 1 or cost
-                        local x6 = cost - (x5 - x5 % 4096) / 4096
-                        if x6 > max4 then max4 = x6 end
-                        local y2 = 1 > max4 and 1 or max4
-                        local max5 = 1
-                        local x7 = (max3 - max3 % y2) / y2
-                        if x7 > max5 then max5 = x7 end
-                        local x8 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
-                        if v_pace <= (x8 - x8 % max5) / max5 then
+                        local weight2 = 0
+                        do
+                          local x4 = line2.Estimated
+                          local y = 1 > s_Ended and 1 or s_Ended
+                          local cost = (x4 - x4 % y) / y
+                          local fraction = 4033
+                          local max4 = 64
+                          local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x5 > max4 then max4 = x5 end
+                          local x6 = cost * max4 + fraction - 0 * 2531 % fraction
+                          weight2 = (x6 - x6 % 4096) / 4096
+                        end
+                        local y = 1 > weight2 and 1 or weight2
+                        local max4 = 1
+                        local x4 = (max3 - max3 % y) / y
+                        if x4 > max4 then max4 = x4 end
+                        local x5 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
+                        if v_pace <= (x5 - x5 % max4) / max4 then
                           space2 = 2 * v_pace
                           done = true
                           break
@@ -7568,11 +7618,16 @@ end
                             local line2 = s_Lines[i2]
                             local i3 = w2.Unit
                             local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max3 = 1 < cost and 1 or cost
-                            local x5 = cost - (x4 - x4 % 4096) / 4096
-                            if x5 > max3 then max3 = x5 end
-                            local each2 = max3
+                            local weight2 = 0
+                            do
+                              local fraction = 4033
+                              local max3 = 64
+                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x4 > max3 then max3 = x4 end
+                              local x5 = cost * max3 + fraction - 0 * 2531 % fraction
+                              weight2 = (x5 - x5 % 4096) / 4096
+                            end
+                            local each2 = weight2
                             local is5 = cost == 0
                             if not is5 then
                               local t4 = s_Slot - w2.Offset
@@ -7581,11 +7636,16 @@ end
                               local by5 = w2.Interval
                               local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
                               if is4 then
-                                local x6 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                local max4 = 1 < cost and 1 or cost
-                                local x7 = cost - (x6 - x6 % 4096) / 4096
-                                if x7 > max4 then max4 = x7 end
-                                is4 = line2.Promised >= max4
+                                local weight3 = 0
+                                do
+                                  local fraction = 4033
+                                  local max3 = 64
+                                  local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x4 > max3 then max3 = x4 end
+                                  local x5 = cost * max3 + fraction - 0 * 2531 % fraction
+                                  weight3 = (x5 - x5 % 4096) / 4096
+                                end
+                                is4 = line2.Promised >= weight3
                               end
                               is5 = is4
                             end
@@ -7604,10 +7664,10 @@ end
                                     local since = 0
                                     do
                                       if w2.Size > w2.Rate then
-                                        local max5 = s_Now
-                                        local x8 = s_Closed - 1
-                                        if x8 > max5 then max5 = x8 end
-                                        since = max5
+                                        local max3 = s_Now
+                                        local x4 = s_Closed - 1
+                                        if x4 > max3 then max3 = x4 end
+                                        since = max3
                                       else
                                         since = s_Now
                                       end
@@ -7622,8 +7682,8 @@ end
                                       do
                                         local rate = w2.Rate
                                         local size = w2.Size
-                                        local x8 = size - left
-                                        if n2 > (x8 - x8 % rate) / rate then
+                                        local x4 = size - left
+                                        if n2 > (x4 - x4 % rate) / rate then
                                           filled = size
                                         else
                                           filled = left + n2 * rate
@@ -7640,17 +7700,17 @@ end
                             local room = is7
                             local y = 1 > v_again and 1 or v_again
                             local min4 = (turns - turns % y) / y
-                            local x8 = s_Next - (s_Head - s_Head % 16) / 16
-                            if x8 < min4 then min4 = x8 end
+                            local x4 = s_Next - (s_Head - s_Head % 16) / 16
+                            if x4 < min4 then min4 = x4 end
                             local spanUS = 0
                             do
-                              local x9 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                              local x5 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
                               local y2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                              local each3 = (x9 - x9 % y2) / y2
+                              local each3 = (x5 - x5 % y2) / y2
                               local y3 = each3 + 1
                               local min5 = each2
-                              local x10 = (1125899906842624 - 1125899906842624 % y3) / y3
-                              if x10 < min5 then min5 = x10 end
+                              local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                              if x6 < min5 then min5 = x6 end
                               spanUS = min5 * each3
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
@@ -7660,8 +7720,8 @@ end
                               local is8 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
                               if not is8 then
                                 local min5 = short
-                                local x9 = (1125899906842624 - 1125899906842624 % each2) / each2
-                                if x9 < min5 then min5 = x9 end
+                                local x5 = (1125899906842624 - 1125899906842624 % each2) / each2
+                                if x5 < min5 then min5 = x5 end
                                 is8 = line2.Left - cost < min5 * each2
                               end
                               is9 = is8
@@ -7732,11 +7792,16 @@ end
                           local by7 = w2.Interval
                           local is6 = (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7
                           if is6 then
-                            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max3 = 1 < cost and 1 or cost
-                            local x5 = cost - (x4 - x4 % 4096) / 4096
-                            if x5 > max3 then max3 = x5 end
-                            is6 = line2.Promised >= max3
+                            local weight2 = 0
+                            do
+                              local fraction = 4033
+                              local max3 = 64
+                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x4 > max3 then max3 = x4 end
+                              local x5 = cost * max3 + fraction - 0 * 2531 % fraction
+                              weight2 = (x5 - x5 % 4096) / 4096
+                            end
+                            is6 = line2.Promised >= weight2
                           end
                           is7 = is6
                         end
@@ -7863,20 +7928,30 @@ end
                           local by3 = w.Interval
                           local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                           if is2 then
-                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max2 = 1 < cost and 1 or cost
-                            local x3 = cost - (x2 - x2 % 4096) / 4096
-                            if x3 > max2 then max2 = x3 end
-                            is2 = line2.Promised >= max2
+                            local weight2 = 0
+                            do
+                              local fraction = 4033
+                              local max2 = 64
+                              local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x2 > max2 then max2 = x2 end
+                              local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                              weight2 = (x3 - x3 % 4096) / 4096
+                            end
+                            is2 = line2.Promised >= weight2
                           end
                           is3 = is2
                         end
                         if is3 then
-                          local x4 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                          local max3 = 1 < cost and 1 or cost
-                          local x5 = cost - (x4 - x4 % 4096) / 4096
-                          if x5 > max3 then max3 = x5 end
-                          line2.Promised = line2.Promised - max3
+                          local weight3 = 0
+                          do
+                            local fraction = 4033
+                            local max2 = 64
+                            local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x2 > max2 then max2 = x2 end
+                            local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                            weight3 = (x3 - x3 % 4096) / 4096
+                          end
+                          line2.Promised = line2.Promised - weight3
                         else
                           line2.Taken = line2.Taken + cost
                         end
@@ -7959,25 +8034,35 @@ end
                       end
                       if is3 then
                         do
-                          local i4 = w.Unit
-                          local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                          local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                          local max2 = 1 < cost and 1 or cost
-                          local x3 = cost - (x2 - x2 % 4096) / 4096
-                          if x3 > max2 then max2 = x3 end
+                          local weight2 = 0
+                          do
+                            local i4 = w.Unit
+                            local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                            local fraction = 4033
+                            local max2 = 64
+                            local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x2 > max2 then max2 = x2 end
+                            local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                            weight2 = (x3 - x3 % 4096) / 4096
+                          end
                           local min2 = w.Size
-                          local x4 = line2.Promised + max2
-                          if x4 < min2 then min2 = x4 end
+                          local x2 = line2.Promised + weight2
+                          if x2 < min2 then min2 = x2 end
                           line2.Promised = min2
                         end
                       end
-                      local i4 = w.Unit
-                      local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                      local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                      local max2 = 1 < cost and 1 or cost
-                      local x3 = cost - (x2 - x2 % 4096) / 4096
-                      if x3 > max2 then max2 = x3 end
-                      local cost2 = max2
+                      local weight2 = 0
+                      do
+                        local i4 = w.Unit
+                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                        local fraction = 4033
+                        local max2 = 64
+                        local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x2 > max2 then max2 = x2 end
+                        local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                        weight2 = (x3 - x3 % 4096) / 4096
+                      end
+                      local cost = weight2
                       local gain2 = 0
                       do
                         local left = line2.Promised
@@ -7989,10 +8074,10 @@ end
                           local since = 0
                           do
                             if w.Size > w.Rate then
-                              local max3 = s_Slot
-                              local x4 = s_Closed - 1
-                              if x4 > max3 then max3 = x4 end
-                              since = max3
+                              local max2 = s_Slot
+                              local x2 = s_Closed - 1
+                              if x2 > max2 then max2 = x2 end
+                              since = max2
                             else
                               since = s_Slot
                             end
@@ -8007,8 +8092,8 @@ end
                             do
                               local rate = w.Rate
                               local size = w.Size
-                              local x4 = size - left
-                              if n2 > (x4 - x4 % rate) / rate then
+                              local x2 = size - left
+                              if n2 > (x2 - x2 % rate) / rate then
                                 filled = size
                               else
                                 filled = left + n2 * rate
@@ -8018,9 +8103,9 @@ end
                           end
                         end
                       end
-                      line2.Promised = gain2 - cost2
-                      if 2 * cost2 >= line2.Largest then
-                        line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot
+                      line2.Promised = gain2 - cost
+                      if 2 * cost >= line2.Largest then
+                        line2.Largest, line2.LargestAt = line2.Largest > cost and line2.Largest or cost, slot
                       end
                     end
                     s_Slot = slot
@@ -8632,27 +8717,32 @@ end
                           for i2 = 0, l_Windows_n - 1 do
                             local w = l_Windows[i2]
                             local line2 = s_Lines[i2]
-                            local i3 = w.Unit
-                            local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max2 = 1 < cost and 1 or cost
-                            local x3 = cost - (x2 - x2 % 4096) / 4096
-                            if x3 > max2 then max2 = x3 end
-                            line2.Promised = line2.Promised + (max2 < w.Size and max2 or w.Size)
+                            local weight2 = 0
+                            do
+                              local i3 = w.Unit
+                              local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                              local fraction = 4033
+                              local max2 = 64
+                              local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x2 > max2 then max2 = x2 end
+                              local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                              weight2 = (x3 - x3 % 4096) / 4096
+                            end
+                            line2.Promised = line2.Promised + (weight2 < w.Size and weight2 or w.Size)
                             local t2 = s_Slot - w.Offset
                             local by2 = w.Interval
                             local last2 = (t2 - t2 % by2) / by2
                             do
-                              local x4 = 0 > line2.Promised and 0 or line2.Promised
+                              local x2 = 0 > line2.Promised and 0 or line2.Promised
                               local y = w.Rate < w.Size and w.Rate or w.Size
-                              local n2 = (x4 - x4 % y) / y
+                              local n2 = (x2 - x2 % y) / y
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max3 = s_Now
-                                  local x5 = s_Closed - 1
-                                  if x5 > max3 then max3 = x5 end
-                                  since = max3
+                                  local max2 = s_Now
+                                  local x3 = s_Closed - 1
+                                  if x3 > max2 then max2 = x3 end
+                                  since = max2
                                 else
                                   since = s_Now
                                 end
@@ -8661,8 +8751,8 @@ end
                               local by3 = w.Interval
                               if n2 < last2 - (t3 - t3 % by3) / by3 then
                                 local n3 = last2 - n2
-                                local x5 = n3 * w.Interval + w.Offset
-                                if x5 > slot2 then slot2 = x5 end
+                                local x3 = n3 * w.Interval + w.Offset
+                                if x3 > slot2 then slot2 = x3 end
                               end
                             end
                           end
@@ -8773,19 +8863,24 @@ end
                             local max2 = w.Rate < w.Size and w.Rate or w.Size
                             if line2.Promised > max2 then max2 = line2.Promised end
                             if line2.Left > max2 then max2 = line2.Left end
-                            local x2 = line2.Estimated
-                            local y = 1 > s_Ended and 1 or s_Ended
-                            local cost = (x2 - x2 % y) / y
-                            local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                            local max3 = 1 < cost and 1 or cost
-                            local x4 = cost - (x3 - x3 % 4096) / 4096
-                            if x4 > max3 then max3 = x4 end
-                            local y2 = 1 > max3 and 1 or max3
-                            local max4 = 1
-                            local x5 = (max2 - max2 % y2) / y2
-                            if x5 > max4 then max4 = x5 end
-                            local x6 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                            if pace <= (x6 - x6 % max4) / max4 then
+                            local weight2 = 0
+                            do
+                              local x2 = line2.Estimated
+                              local y = 1 > s_Ended and 1 or s_Ended
+                              local cost = (x2 - x2 % y) / y
+                              local fraction = 4033
+                              local max3 = 64
+                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x3 > max3 then max3 = x3 end
+                              local x4 = cost * max3 + fraction - 0 * 2531 % fraction
+                              weight2 = (x4 - x4 % 4096) / 4096
+                            end
+                            local y = 1 > weight2 and 1 or weight2
+                            local max3 = 1
+                            local x2 = (max2 - max2 % y) / y
+                            if x2 > max3 then max3 = x2 end
+                            local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                            if pace <= (x3 - x3 % max3) / max3 then
                               space = 2 * pace
                               done = true
                               break
@@ -8841,6 +8936,7 @@ end
                           if op_Ticket_Slot > 0 and op_Kind ~= 0 and not v_fresh then
                             do
                               local slot2 = s_Slot
+                              local number2 = t2_Number
                               for i2 = 0, l_Windows_n - 1 do
                                 local w = l_Windows[i2]
                                 local line2 = s_Lines[i2]
@@ -8894,25 +8990,35 @@ end
                                 end
                                 if is3 then
                                   do
-                                    local i4 = w.Unit
-                                    local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                    local max2 = 1 < cost and 1 or cost
-                                    local x3 = cost - (x2 - x2 % 4096) / 4096
-                                    if x3 > max2 then max2 = x3 end
+                                    local weight2 = 0
+                                    do
+                                      local i4 = w.Unit
+                                      local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                      local fraction = 4033
+                                      local max2 = 64
+                                      local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x2 > max2 then max2 = x2 end
+                                      local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                                      weight2 = (x3 - x3 % 4096) / 4096
+                                    end
                                     local min2 = w.Size
-                                    local x4 = line2.Promised + max2
-                                    if x4 < min2 then min2 = x4 end
+                                    local x2 = line2.Promised + weight2
+                                    if x2 < min2 then min2 = x2 end
                                     line2.Promised = min2
                                   end
                                 end
-                                local i4 = w.Unit
-                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                local max2 = 1 < cost and 1 or cost
-                                local x3 = cost - (x2 - x2 % 4096) / 4096
-                                if x3 > max2 then max2 = x3 end
-                                local cost2 = max2
+                                local weight2 = 0
+                                do
+                                  local i4 = w.Unit
+                                  local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                  local fraction = 4033
+                                  local max2 = 64
+                                  local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x2 > max2 then max2 = x2 end
+                                  local x3 = cost * max2 + fraction - number2 * 2531 % fraction
+                                  weight2 = (x3 - x3 % 4096) / 4096
+                                end
+                                local cost = weight2
                                 local gain2 = 0
                                 do
                                   local left = line2.Promised
@@ -8924,10 +9030,10 @@ end
                                     local since = 0
                                     do
                                       if w.Size > w.Rate then
-                                        local max3 = s_Slot
-                                        local x4 = s_Closed - 1
-                                        if x4 > max3 then max3 = x4 end
-                                        since = max3
+                                        local max2 = s_Slot
+                                        local x2 = s_Closed - 1
+                                        if x2 > max2 then max2 = x2 end
+                                        since = max2
                                       else
                                         since = s_Slot
                                       end
@@ -8942,8 +9048,8 @@ end
                                       do
                                         local rate = w.Rate
                                         local size = w.Size
-                                        local x4 = size - left
-                                        if n2 > (x4 - x4 % rate) / rate then
+                                        local x2 = size - left
+                                        if n2 > (x2 - x2 % rate) / rate then
                                           filled = size
                                         else
                                           filled = left + n2 * rate
@@ -8953,9 +9059,9 @@ end
                                     end
                                   end
                                 end
-                                line2.Promised = gain2 - cost2
-                                if 2 * cost2 >= line2.Largest then
-                                  line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
+                                line2.Promised = gain2 - cost
+                                if 2 * cost >= line2.Largest then
+                                  line2.Largest, line2.LargestAt = line2.Largest > cost and line2.Largest or cost, slot2
                                 end
                               end
                               s_Slot = slot2
@@ -8966,6 +9072,7 @@ end
                           if not op_Urgent and not (v_bound == 2 and op_Kind == 0 and s_LastID > 0) then
                             do
                               local slot2 = v_slot
+                              local number2 = t2_Number
                               local had = v_number > 0 and op_Ticket_Again < 2
                               for i2 = 0, l_Windows_n - 1 do
                                 local w = l_Windows[i2]
@@ -9020,25 +9127,35 @@ end
                                 end
                                 if is3 then
                                   do
-                                    local i4 = w.Unit
-                                    local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                    local max2 = 1 < cost and 1 or cost
-                                    local x3 = cost - (x2 - x2 % 4096) / 4096
-                                    if x3 > max2 then max2 = x3 end
+                                    local weight2 = 0
+                                    do
+                                      local i4 = w.Unit
+                                      local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                      local fraction = 4033
+                                      local max2 = 64
+                                      local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x2 > max2 then max2 = x2 end
+                                      local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                                      weight2 = (x3 - x3 % 4096) / 4096
+                                    end
                                     local min2 = w.Size
-                                    local x4 = line2.Promised + max2
-                                    if x4 < min2 then min2 = x4 end
+                                    local x2 = line2.Promised + weight2
+                                    if x2 < min2 then min2 = x2 end
                                     line2.Promised = min2
                                   end
                                 end
-                                local i4 = w.Unit
-                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                                local max2 = 1 < cost and 1 or cost
-                                local x3 = cost - (x2 - x2 % 4096) / 4096
-                                if x3 > max2 then max2 = x3 end
-                                local cost2 = max2
+                                local weight2 = 0
+                                do
+                                  local i4 = w.Unit
+                                  local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                  local fraction = 4033
+                                  local max2 = 64
+                                  local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x2 > max2 then max2 = x2 end
+                                  local x3 = cost * max2 + fraction - number2 * 2531 % fraction
+                                  weight2 = (x3 - x3 % 4096) / 4096
+                                end
+                                local cost = weight2
                                 local gain2 = 0
                                 do
                                   local left = line2.Promised
@@ -9050,10 +9167,10 @@ end
                                     local since = 0
                                     do
                                       if w.Size > w.Rate then
-                                        local max3 = s_Slot
-                                        local x4 = s_Closed - 1
-                                        if x4 > max3 then max3 = x4 end
-                                        since = max3
+                                        local max2 = s_Slot
+                                        local x2 = s_Closed - 1
+                                        if x2 > max2 then max2 = x2 end
+                                        since = max2
                                       else
                                         since = s_Slot
                                       end
@@ -9068,8 +9185,8 @@ end
                                       do
                                         local rate = w.Rate
                                         local size = w.Size
-                                        local x4 = size - left
-                                        if n2 > (x4 - x4 % rate) / rate then
+                                        local x2 = size - left
+                                        if n2 > (x2 - x2 % rate) / rate then
                                           filled = size
                                         else
                                           filled = left + n2 * rate
@@ -9079,9 +9196,9 @@ end
                                     end
                                   end
                                 end
-                                line2.Promised = gain2 - cost2
-                                if 2 * cost2 >= line2.Largest then
-                                  line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
+                                line2.Promised = gain2 - cost
+                                if 2 * cost >= line2.Largest then
+                                  line2.Largest, line2.LargestAt = line2.Largest > cost and line2.Largest or cost, slot2
                                 end
                               end
                               s_Slot = slot2
@@ -9603,15 +9720,20 @@ end
                   line2.Estimated = line2.Estimated - (x2 - x2 % 64) / 64
                 end
                 line2.Estimated = line2.Estimated + estimate
+                local kept2 = estimate - back2
+                if w.Size > w.Rate and line2.Left >= estimate then
+                  local i5 = w.Unit
+                  kept2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                end
                 local over = 65536
                 local x2 = estimate * 4096
                 local y = line2.Estimated
                 local part = (x2 - x2 % y) / y
-                local min2 = estimate - back2
+                local min2 = kept2
                 local x3 = 16 * estimate
                 if x3 < min2 then min2 = x3 end
-                local x4 = min2 * 64
-                local saved = over + 4096 - (x4 - x4 % estimate) / estimate * 64
+                local x4 = min2 * 256 + estimate - 1
+                local saved = over + 4096 - (x4 - x4 % estimate) / estimate * 16
                 local x5 = saved * part
                 local x6 = (line2.Saved + over) * part
                 line2.Saved = line2.Saved + ((x5 - x5 % 4096) / 4096 - (x6 - x6 % 4096) / 4096)
@@ -9735,27 +9857,32 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
                       local line2 = s_Lines[i2]
-                      local i3 = w.Unit
-                      local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                      local x2 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                      local max2 = 1 < cost and 1 or cost
-                      local x3 = cost - (x2 - x2 % 4096) / 4096
-                      if x3 > max2 then max2 = x3 end
-                      line2.Promised = line2.Promised + (max2 < w.Size and max2 or w.Size)
+                      local weight2 = 0
+                      do
+                        local i3 = w.Unit
+                        local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                        local fraction = 4033
+                        local max2 = 64
+                        local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x2 > max2 then max2 = x2 end
+                        local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                        weight2 = (x3 - x3 % 4096) / 4096
+                      end
+                      line2.Promised = line2.Promised + (weight2 < w.Size and weight2 or w.Size)
                       local t2 = s_Slot - w.Offset
                       local by2 = w.Interval
                       local last2 = (t2 - t2 % by2) / by2
                       do
-                        local x4 = 0 > line2.Promised and 0 or line2.Promised
+                        local x2 = 0 > line2.Promised and 0 or line2.Promised
                         local y = w.Rate < w.Size and w.Rate or w.Size
-                        local n2 = (x4 - x4 % y) / y
+                        local n2 = (x2 - x2 % y) / y
                         local since = 0
                         do
                           if w.Size > w.Rate then
-                            local max3 = s_Now
-                            local x5 = s_Closed - 1
-                            if x5 > max3 then max3 = x5 end
-                            since = max3
+                            local max2 = s_Now
+                            local x3 = s_Closed - 1
+                            if x3 > max2 then max2 = x3 end
+                            since = max2
                           else
                             since = s_Now
                           end
@@ -9764,8 +9891,8 @@ end
                         local by3 = w.Interval
                         if n2 < last2 - (t3 - t3 % by3) / by3 then
                           local n3 = last2 - n2
-                          local x5 = n3 * w.Interval + w.Offset
-                          if x5 > slot then slot = x5 end
+                          local x3 = n3 * w.Interval + w.Offset
+                          if x3 > slot then slot = x3 end
                         end
                       end
                     end
@@ -9876,19 +10003,24 @@ end
                       local max2 = w.Rate < w.Size and w.Rate or w.Size
                       if line2.Promised > max2 then max2 = line2.Promised end
                       if line2.Left > max2 then max2 = line2.Left end
-                      local x2 = line2.Estimated
-                      local y = 1 > s_Ended and 1 or s_Ended
-                      local cost = (x2 - x2 % y) / y
-                      local x3 = cost * (0 > line2.Saved and 0 or line2.Saved) + 2048
-                      local max3 = 1 < cost and 1 or cost
-                      local x4 = cost - (x3 - x3 % 4096) / 4096
-                      if x4 > max3 then max3 = x4 end
-                      local y2 = 1 > max3 and 1 or max3
-                      local max4 = 1
-                      local x5 = (max2 - max2 % y2) / y2
-                      if x5 > max4 then max4 = x5 end
-                      local x6 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                      if pace <= (x6 - x6 % max4) / max4 then
+                      local weight2 = 0
+                      do
+                        local x2 = line2.Estimated
+                        local y = 1 > s_Ended and 1 or s_Ended
+                        local cost = (x2 - x2 % y) / y
+                        local fraction = 4033
+                        local max3 = 64
+                        local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x3 > max3 then max3 = x3 end
+                        local x4 = cost * max3 + fraction - 0 * 2531 % fraction
+                        weight2 = (x4 - x4 % 4096) / 4096
+                      end
+                      local y = 1 > weight2 and 1 or weight2
+                      local max3 = 1
+                      local x2 = (max2 - max2 % y) / y
+                      if x2 > max3 then max3 = x2 end
+                      local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                      if pace <= (x3 - x3 % max3) / max3 then
                         space = 2 * pace
                         done = true
                         break
@@ -10006,15 +10138,20 @@ end
                     line2.Estimated = line2.Estimated - (x3 - x3 % 64) / 64
                   end
                   line2.Estimated = line2.Estimated + estimate
+                  local kept2 = estimate - back2
+                  if w.Size > w.Rate and line2.Left >= estimate then
+                    local i6 = w.Unit
+                    kept2 = i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3
+                  end
                   local over = 65536
                   local x3 = estimate * 4096
                   local y = line2.Estimated
                   local part = (x3 - x3 % y) / y
-                  local min2 = estimate - back2
+                  local min2 = kept2
                   local x4 = 16 * estimate
                   if x4 < min2 then min2 = x4 end
-                  local x5 = min2 * 64
-                  local saved = over + 4096 - (x5 - x5 % estimate) / estimate * 64
+                  local x5 = min2 * 256 + estimate - 1
+                  local saved = over + 4096 - (x5 - x5 % estimate) / estimate * 16
                   local x6 = saved * part
                   local x7 = (line2.Saved + over) * part
                   line2.Saved = line2.Saved + ((x6 - x6 % 4096) / 4096 - (x7 - x7 % 4096) / 4096)
