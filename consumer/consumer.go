@@ -360,7 +360,7 @@ func (c *Consumer) again(ctx, handlers context.Context, hopeless context.CancelC
 		if errors.Is(err, errStream) {
 			hopeless(err)
 		}
-		if ctx.Err() == nil && p.isNew(err) {
+		if ctx.Err() == nil && p.Fails(err) {
 			c.o.Logger.Warn("cannot consume, will try again", "error", err)
 		}
 	}

@@ -335,7 +335,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		err = s.insist(mostRefusals, publish)
 	}
 	if errors.Is(err, errRefused) || errors.Is(err, errSilent) {
-		if s.burying.Fails() {
+		if s.burying.Fails(err) {
 			s.o.Logger.Warn("the dead letters take no messages", "reason", m.given, "message_id", m.MessageId, "error", err)
 		}
 		m.postponeBy(jitter(buriedLate))
@@ -384,7 +384,7 @@ func (s *session) insist(most int, publish func(patience context.Context) error)
 			}
 			return err
 		}
-		if s.broken.Err() == nil && s.publishing.Fails() {
+		if s.broken.Err() == nil && s.publishing.Fails(err) {
 			s.o.Logger.Warn("cannot publish, will try again", "error", err)
 		}
 		if errors.Is(err, errRefused) || errors.Is(err, errSilent) {

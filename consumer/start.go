@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/outage"
 )
 
 // start calls begin until it succeeds: it waits for a broker that is down or just coming up. It returns an error that another
@@ -27,7 +29,7 @@ func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() er
 		if failFast && (code(err) != amqp.InternalError || tries == 3) {
 			return err
 		}
-		if p.isNew(err) {
+		if p.Fails(err) {
 			log.Warn("cannot begin, will try again", "error", err)
 		}
 		if !p.wait(ctx) {
@@ -36,18 +38,11 @@ func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() er
 	}
 }
 
-// pace is the pauses between tries to connect. Each is twice as long as the one before, up to longestPause. The zero value
-// begins with firstBackoff.
+// pace is the pauses between tries to connect, and the outage that they are tries in. Each pause is twice as long as the one before, up
+// to longestPause. The zero value begins with firstBackoff.
 type pace struct {
+	outage.Outage
 	last time.Duration
-	text string // of the last error
-}
-
-// isNew reports whether err has another text than the last error, so that the log tells of an outage once.
-func (p *pace) isNew(err error) bool {
-	last := p.text
-	p.text = err.Error()
-	return p.text != last
 }
 
 // longestPause is short, because a consumer without a connection leaves the limit unused, and a refused connection costs little.

@@ -85,8 +85,8 @@ func (c careful) Throttled(ctx context.Context, entity string, retryAfter time.D
 //
 // When the limiter gives no answer, no message may run, unless Options.FailOpen is set. Admit then calls pause with a
 // time that grows: pause waits for that time and reports whether to ask again. If it reports false, Admit returns the
-// limiter's error. It logs an outage once, not for every message that waits, and also an outage of some entities alone.
-// It returns an error that IsPermanent at once.
+// limiter's error. It logs an outage once for each of its causes, not for every message that waits, and also an outage
+// of some entities alone. It returns an error that IsPermanent at once.
 func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Duration) bool) (drip.Admission, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		if w.o.MaxAge > 0 && m.Note.Age() > w.o.MaxAge {
@@ -144,7 +144,7 @@ func (m *Message) answered(a drip.Admission) {
 }
 
 func (w *Worker[M]) fails(entity string, err error) {
-	if !w.outage.Fails() {
+	if !w.outage.Fails(err) {
 		return
 	}
 	does := "messages wait"

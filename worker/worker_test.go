@@ -630,8 +630,8 @@ func (f limiterOf) GetDelay(_ context.Context, entity string) (time.Duration, er
 }
 func (f limiterOf) ReturnToken(context.Context, string) error { return nil }
 
-// An outage of an hour is asked about now and then. It is logged when it begins and when it is over, with how many have run
-// without a limit meanwhile; also one in which the limiter answers for others.
+// An outage of an hour is asked about now and then. It is logged when it begins, when its cause changes and when it is over, with how
+// many have run without a limit meanwhile; also one in which the limiter answers for others.
 func TestOutageIsLoggedOnce(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -644,7 +644,11 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 					return nil
 				}
 				tries.Add(1)
-				return errors.New("no answer")
+				cause := "no answer"
+				if time.Since(began) > time.Hour/2 {
+					cause = "no password"
+				}
+				return fmt.Errorf("admit %q: %w", entity, errors.New(cause))
 			})})
 			ask := func(entity string) {
 				m, err := w.Open(entity, Note{})
@@ -681,10 +685,11 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 			if most := waiting * (10*int(time.Hour/inHand) + int(time.Hour/longestBackoff)); !failOpen && tries.Load() > int64(most) {
 				t.Errorf("%d messages asked %d times in an hour, want at most %d", waiting, tries.Load(), most)
 			}
-			want := []string{"no answer from the limiter, messages wait", "the limiter answers again, unlimited: 0"}
+			line := "no answer from the limiter, messages wait"
 			if failOpen {
-				want = []string{"no answer from the limiter, messages run without a limit", fmt.Sprint("the limiter answers again, unlimited: ", unlimited.Load())}
+				line = "no answer from the limiter, messages run without a limit"
 			}
+			want := []string{line, line, fmt.Sprint("the limiter answers again, unlimited: ", unlimited.Load())}
 			if !slices.Equal(log.all, want) {
 				t.Errorf("logged was %q, want %q", log.all, want)
 			}
