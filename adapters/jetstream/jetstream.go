@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/drip-go/drip/internal/outage"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -117,6 +118,8 @@ type consumption struct {
 	hands   chan struct{}  // has a place for each message in hand
 	running sync.WaitGroup // of the messages in hand
 	handle  func(context.Context, jetstream.Msg) error
+
+	receiving outage.Outage
 }
 
 // pulls is how many pulls run at once, each for one message. Further messages of one pull would wait in the client, where
@@ -147,6 +150,9 @@ func (c *consumption) pull(ctx, handling context.Context, from jetstream.Consume
 		msg, err := messages.Next()
 		switch {
 		case err == nil:
+			if c.receiving.Works() {
+				c.log.Info("messages from the server again")
+			}
 			c.running.Go(func() {
 				defer func() { <-c.hands }()
 				c.step(handling, msg)
@@ -163,7 +169,9 @@ func (c *consumption) pull(ctx, handling context.Context, from jetstream.Consume
 				return err
 			}
 		}
-		c.log.Warn("no message from the server, will try again", "error", err)
+		if c.receiving.Fails(err) {
+			c.log.Warn("no message from the server, will try again", "error", err)
+		}
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -379,6 +380,55 @@ func TestConsumeEndsWithTheConnection(t *testing.T) {
 	if !errors.Is(err, jetstream.ErrConnectionClosed) || !strings.Contains(err.Error(), `"work"`) {
 		t.Errorf("Consume = %v", err)
 	}
+}
+
+// absent is a consumer whose server is down until end, and then sends messages until ctx ends.
+type absent struct {
+	jetstream.Consumer
+	ctx context.Context
+	end time.Time
+}
+
+func (a absent) Messages(...jetstream.PullMessagesOpt) (jetstream.MessagesContext, error) {
+	return messages{absent: a}, nil
+}
+
+type messages struct {
+	jetstream.MessagesContext
+	absent absent
+}
+
+func (messages) Stop() {}
+
+func (m messages) Next(...jetstream.NextOpt) (jetstream.Msg, error) {
+	time.Sleep(time.Second)
+	if time.Now().Before(m.absent.end) {
+		return nil, errors.New("no server")
+	}
+	return stray{}, m.absent.ctx.Err()
+}
+
+// stray is a message of no consumer.
+type stray struct{ jetstream.Msg }
+
+func (stray) Metadata() (*jetstream.MsgMetadata, error) { return nil, errors.New("of no consumer") }
+func (stray) InProgress() error                         { return nil }
+
+// An outage costs a line in the log when it begins and one when it is over, not one for each try.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer cancel()
+		var log bytes.Buffer
+		c := &consumption{Limit: &Limit{log: slog.New(slog.NewTextHandler(&log, nil))}, hands: make(chan struct{}, 1)}
+		ok(t, c.pull(ctx, ctx, absent{ctx: ctx, end: time.Now().Add(time.Hour)}))
+		c.running.Wait()
+		for _, line := range []string{"no message from the server, will try again", "messages from the server again"} {
+			if n := strings.Count(log.String(), line); n != 1 {
+				t.Errorf("%d lines are %q", n, line)
+			}
+		}
+	})
 }
 
 // start makes a stream with one message and a consumer of it, and a Limit.

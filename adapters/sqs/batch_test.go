@@ -1,12 +1,14 @@
 package dripsqs
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -93,6 +95,44 @@ func sends(t *testing.T, call string, in any, others error, handle func(context.
 		defer cancel()
 		return "", json.Unmarshal(body, in)
 	}), handle)
+}
+
+// An outage costs a line in the log when it begins and one when it is over, also an outage of the dead letters alone.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const outage, message = time.Minute, `{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt"}`
+		o := newClient("https://sqs.local").Options()
+		began := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		o.DisableMessageChecksumValidation = true
+		o.HTTPClient = server(func(_ context.Context, call string, body []byte) (string, error) {
+			switch lasts := time.Since(began); {
+			case call == "ReceiveMessage" && lasts > 3*outage:
+				cancel()
+			case call == "ReceiveMessage" && lasts > outage:
+				time.Sleep(time.Second)
+				return fmt.Sprintf(`{"Messages": [%s]}`, message), nil
+			case lasts < outage, call == "SendMessageBatch" && bytes.Contains(body, []byte("dead")) && lasts < 2*outage:
+				return "", fmt.Errorf("request after %v: %w", lasts, &net.OpError{Op: "dial", Err: errors.New("connection refused")})
+			}
+			return "", nil
+		})
+		var log bytes.Buffer
+		limit, err := New(sqs.New(o), Options{
+			Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		ok(t, err)
+		ok(t, limit.Consume(ctx, Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead"}, func(context.Context, *types.Message) error {
+			return worker.Permanent(errors.New("of no use"))
+		}))
+		for _, line := range []string{
+			"no messages from SQS, will try again", "messages from SQS again", "the dead letters take no messages", "the dead letters take messages again",
+		} {
+			if n := strings.Count(log.String(), line); n != 1 {
+				t.Errorf("%d lines are %q", n, line)
+			}
+		}
+	})
 }
 
 func hourLater(context.Context, *types.Message) error { return worker.Later(time.Hour, nil) }

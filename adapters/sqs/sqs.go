@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/drip-go/drip/internal/outage"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -107,7 +108,10 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	defer end()
 	var running sync.WaitGroup
 	defer running.Wait()
-	c := &consumption{l, q, l.sends(q.URL, &running), l.sends(q.DeadLetters, &running), l.deletions(q.URL, &running), handle}
+	c := &consumption{
+		Limit: l, q: q, handle: handle,
+		copies: l.sends(q.URL, &running), letters: l.sends(q.DeadLetters, &running), done: l.deletions(q.URL, &running),
+	}
 	hands := make(chan struct{}, q.InHand)
 	for ctx.Err() == nil {
 		free := 0 // hands, at least one; SQS gives ten messages at most
@@ -128,6 +132,9 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		var messages []types.Message
 		if err == nil {
 			messages = got.Messages
+			if c.receiving.Works() {
+				l.log.Info("messages from SQS again", "queue", q.URL)
+			}
 		}
 		for i := range messages {
 			running.Go(func() {
@@ -139,7 +146,9 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 			<-hands
 		}
 		if err != nil && ctx.Err() == nil {
-			l.log.Warn("no messages from SQS, will try again", "queue", q.URL, "error", err)
+			if c.receiving.Fails(err) {
+				l.log.Warn("no messages from SQS, will try again", "queue", q.URL, "error", err)
+			}
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
@@ -182,6 +191,8 @@ type consumption struct {
 	copies, letters *batches[types.SendMessageBatchRequestEntry]
 	done            *batches[types.DeleteMessageBatchRequestEntry]
 	handle          func(context.Context, *types.Message) error
+
+	receiving, burying outage.Outage
 }
 
 // step handles a delivery and then deletes the message, postpones it or sends it to the dead letters.
@@ -208,8 +219,12 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 			err = c.letters.do(ctx, copyOf(m, 0, "", "")) // there may be no room for the reason
 		}
 		if err != nil {
-			c.log.Warn("the dead letters take no messages", "message_id", aws.ToString(m.MessageId), "error", err)
+			if c.burying.Fails(err) {
+				c.log.Warn("the dead letters take no messages", "message_id", aws.ToString(m.MessageId), "error", err)
+			}
 			delay, kept = buriedLate, givenUp+why // its handler must not run again
+		} else if c.burying.Works() {
+			c.log.Info("the dead letters take messages again")
 		}
 	}
 	if delay > 0 {
