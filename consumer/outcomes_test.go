@@ -284,6 +284,17 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 	}
 }
 
+// A consumer that has a queue for itself lacks no permission.
+func TestQueueIsConsumedExclusively(t *testing.T) {
+	b, queue := beside(t)
+	_, err := b.ch.Consume(queue, "", false, true, false, false, nil)
+	b.must(err)
+	err = made(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, Handler: &ledger{}}).Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "an exclusive consumer has it") || strings.Contains(err.Error(), "permissions") {
+		t.Errorf("Run = %v", err)
+	}
+}
+
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	t.Run("waits for handlers", func(t *testing.T) {

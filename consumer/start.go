@@ -87,12 +87,16 @@ func checkQueue(ch *amqp.Channel, name string) error {
 	return nil
 }
 
-// permissions adds to the error of a missing permission where to find the list of the permissions needed.
+// permissions adds to the error of a missing permission where to find the list of the permissions needed. The broker refuses a queue
+// with an exclusive consumer with the same code.
 func permissions(err error) error {
-	if code(err) == amqp.AccessRefused {
-		err = fmt.Errorf("%w; docs/operating.md lists the permissions that drip needs", err)
+	switch {
+	case code(err) != amqp.AccessRefused:
+		return err
+	case strings.Contains(err.Error(), "' in exclusive use"):
+		return fmt.Errorf("%w; an exclusive consumer has it: end that one, or make it not exclusive", err)
 	}
-	return err
+	return fmt.Errorf("%w; docs/operating.md lists the permissions that drip needs", err)
 }
 
 // examineType is checkType, on a channel of the publisher.
