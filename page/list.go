@@ -197,17 +197,9 @@ func (p *Page) at(t, now time.Time) moment {
 
 const mostLeases = 100
 
-// nameOf is the name of an entity, or of a shared limit, on the page.
-func nameOf(id string) string {
-	if name, shared := entities.SharedLimit(id); shared {
-		return "shared limit " + visible(name)
-	}
-	return visible(id)
-}
-
 func (p *Page) body(r *entities.Report) *entityBody {
 	b := &entityBody{
-		Report: r, Name: nameOf(r.Entity), URL: "entity?" + url.Values{"name": {r.Entity}}.Encode(), Because: r.Why(),
+		Report: r, Name: visible(r.Entity), URL: "entity?" + url.Values{"name": {r.Entity}}.Encode(), Because: r.Why(),
 		Do: "do?" + url.Values{"entity": {r.Entity}}.Encode(), Sure: "sure?" + Action{Do: Reset, Entity: r.Entity}.values().Encode(),
 		ClosedU: p.at(r.ClosedUntil, r.Time), Last: p.at(r.Waiting, r.Time), DecidedAt: p.at(r.Decided, r.Time),
 	}

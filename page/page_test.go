@@ -478,7 +478,7 @@ func TestStorageThatPanics(t *testing.T) {
 	}
 }
 
-// Shared limits are in the list, with what binds entities.
+// Shared limits are in the list, under their IDs, which no entity has, with what binds entities.
 func TestSharedLimits(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		s := memory.New()
@@ -497,11 +497,11 @@ func TestSharedLimits(t *testing.T) {
 		}
 		h := newSite(t, options)
 		status, text := h.get(t, "?by=name")
-		has(t, text, ">shared limit app<", ">shop-4<", "<strong>5</strong> entities", "<strong>2</strong> shared limits", "1 to 7 of 7")
+		has(t, text, ">shared:app<", ">shop-4<", "<strong>5</strong> entities", "<strong>2</strong> shared limits", "1 to 7 of 7")
 		if known && (want.Limit != "app" || !strings.Contains(text, "the shared limit &#34;app&#34;")) {
 			t.Errorf("%d: shop-4 is bound by %q; the page says\n%s", status, want.Limit, text)
 		}
-		if _, text = h.get(t, "entity?name="+url.QueryEscape(drip.SharedID("app"))); !strings.Contains(text, "<h1>shared limit app</h1>") {
+		if _, text = h.get(t, "entity?name="+url.QueryEscape(drip.SharedID("app"))); !strings.Contains(text, "<h1>shared:app</h1>") {
 			t.Errorf("the shared limit is\n%s", text)
 		}
 		has(t, text, "<p>3 in use.")
