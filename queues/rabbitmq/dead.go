@@ -23,8 +23,9 @@ var ErrUnroutable = errors.New("the queue they belong in takes them no more")
 // limit. So after mostLooks looks a copy replaces the letter, at the end of the queue, and its count begins anew.
 const mostLooks = 5
 
-// together is how many letters wait for confirmation at once.
-const together = 64
+// together is how many letters wait for confirmation at once, and are acknowledged without a pause. A channel of RabbitMQ sends a quorum
+// queue 32 acknowledgements ahead of its answers, and drops the others if it is closed then: their letters would be in both places.
+const together = 16
 
 // Dead implements [queues.Broker]. The broker marks the letters that it has read as redelivered. A crash may leave a
 // letter twice, as wherever messages move.

@@ -189,6 +189,21 @@ func TestSomeOfMany(t *testing.T) {
 	}
 }
 
+// Letters of a quorum queue that are put back are gone from it, also if a letter stays.
+func TestOneOfManyStays(t *testing.T) {
+	const n = 104
+	for range 3 { // the broker does not always drop acknowledgements that it is not ready for
+		b, ch, queue := channel(t)
+		bury(t, ch, queue, "quorum", slices.Repeat([]string{"failed"}, n)...)
+		asked := 0
+		if moved, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { asked++; return asked != 4 }); err != nil || moved != n-1 {
+			t.Fatalf("Requeue = %d, %v", moved, err)
+		}
+		count(t, ch, queue, n-1)
+		count(t, ch, deadQueue(queue), 1)
+	}
+}
+
 // A message that was given up, and is put back, is handled again as it was published.
 func TestBackToItsConsumer(t *testing.T) {
 	b, ch, queue := channel(t)
