@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -86,13 +87,14 @@ func (b *Broker) letters(ctx context.Context, queue string, most func(count int)
 	if err != nil {
 		return moved, false, err
 	}
-	p, err := newPublishing(conn, names[0])
-	if err != nil {
+	p := &publishing{conn: conn, dead: names[0]}
+	if err := p.open(); err != nil {
 		return moved, false, err
 	}
 	defer func() { moved = p.moved }()
 	n := most(found[0].Messages)
-	var keep uint64 // the last tag that is given back
+	var keep uint64    // the last tag that is given back
+	var tooLarge error // of a letter that was to move
 	for range n {
 		if ctx.Err() != nil {
 			break
@@ -113,13 +115,16 @@ func (b *Broker) letters(ctx context.Context, queue string, most func(count int)
 			keep = d.DeliveryTag
 			continue
 		}
-		if err := p.publish(late, to, moves, &d); err != nil {
-			return moved, false, cmp.Or(p.settle(late), err)
-		}
-		if len(p.waiting) == together {
-			if err := p.settle(late); err != nil {
-				return moved, false, err
+		err = p.publish(late, to, moves, &d)
+		if isTooLarge(err) {
+			keep = d.DeliveryTag
+			if moves {
+				tooLarge = err
 			}
+			continue
+		}
+		if err != nil {
+			return moved, false, cmp.Or(p.settle(late), err)
 		}
 	}
 	if err := p.settle(late); err != nil {
@@ -132,7 +137,7 @@ func (b *Broker) letters(ctx context.Context, queue string, most func(count int)
 		err = ch.Close() // the broker answers when it has the other letters back
 	}
 	if err == nil {
-		err = ctx.Err()
+		err = cmp.Or(ctx.Err(), tooLarge)
 	}
 	return p.moved, found[0].Messages > n, err
 }
@@ -142,13 +147,17 @@ const grace = 2 * time.Second
 
 // publishing has the letters that wait for their confirmation.
 type publishing struct {
+	conn     *amqp.Connection
+	dead     string // the queue of the letters
 	ch       *amqp.Channel
 	waiting  []waiting          // at most together
 	returns  <-chan amqp.Return // with room for as many
 	closed   <-chan *amqp.Error // gets why the broker has closed the channel
 	returned map[string]int     // how many letters with this ID
 	moved    int                // letters that were confirmed and removed
-	dead     string             // the queue of the letters
+	largest  int                // bytes of the largest body that the broker has taken
+	tooLarge error              // of the last letter that was too large
+	refused  int                // the bytes of that letter's body
 }
 
 type waiting struct {
@@ -157,20 +166,55 @@ type waiting struct {
 	confirmed *amqp.DeferredConfirmation
 }
 
-func newPublishing(conn *amqp.Connection, dead string) (*publishing, error) {
-	ch, err := conn.Channel()
-	if err == nil {
-		err = ch.Confirm(false)
+// open opens the channel, also in place of one that the broker has closed.
+func (p *publishing) open() (err error) {
+	if p.ch, err = p.conn.Channel(); err != nil {
+		return err
 	}
-	if err != nil {
-		return nil, err
-	}
-	returns := ch.NotifyReturn(make(chan amqp.Return, together))
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	return &publishing{ch: ch, returns: returns, closed: closed, returned: map[string]int{}, dead: dead}, nil
+	p.returns = p.ch.NotifyReturn(make(chan amqp.Return, together))
+	p.closed = p.ch.NotifyClose(make(chan *amqp.Error, 1))
+	p.returned = map[string]int{}
+	return p.ch.Confirm(false)
 }
 
+// isTooLarge reports whether the broker has closed a channel because of a message above its max_message_size.
+func isTooLarge(err error) bool {
+	e := (*amqp.Error)(nil)
+	return errors.As(err, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "larger than configured max size")
+}
+
+// publish publishes a letter, and waits for confirmations when as many wait as may. A letter that is larger than all before goes alone: if
+// the broker closes the channel, nobody knows which of the others it has taken. publish returns an error that isTooLarge only for this
+// letter, and can go on then.
 func (p *publishing) publish(ctx context.Context, to string, moves bool, d *amqp.Delivery) error {
+	size := len(d.Body)
+	if p.tooLarge != nil && size >= p.refused {
+		return p.tooLarge
+	}
+	alone := size > p.largest
+	if alone {
+		if err := p.settle(ctx); err != nil {
+			return err
+		}
+	}
+	if err := p.send(ctx, to, moves, d); err != nil {
+		return err
+	}
+	if !alone && len(p.waiting) < together {
+		return nil
+	}
+	err := p.settle(ctx)
+	switch {
+	case isTooLarge(err):
+		p.tooLarge, p.refused = err, size
+		return cmp.Or(p.open(), err)
+	case err == nil:
+		p.largest = max(p.largest, size)
+	}
+	return err
+}
+
+func (p *publishing) send(ctx context.Context, to string, moves bool, d *amqp.Delivery) error {
 	h := amqp.Table{}
 	for name, v := range d.Headers {
 		if !noted(name) {
@@ -224,7 +268,7 @@ func (p *publishing) settle(ctx context.Context) error {
 		return failed
 	}
 	for _, d := range again {
-		if err := p.publish(ctx, p.dead, false, d); err != nil {
+		if err := p.send(ctx, p.dead, false, d); err != nil {
 			return err
 		}
 	}
