@@ -22,6 +22,7 @@ import (
 	"github.com/Azure/go-amqp"
 
 	"github.com/drip-go/drip/internal/address"
+	"github.com/drip-go/drip/internal/outage"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -131,12 +132,14 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	var running sync.WaitGroup
 	defer running.Wait()
 	begun := false
+	var lost outage.Outage
 	credit := q.InHand
 	for backoff := time.Duration(0); ; {
 		began := time.Now()
 		s, err := open(ctx, q, credit)
 		if err == nil {
 			begun = true
+			s.lost = &lost
 			err = l.consume(ctx, handling, s, &running, handle)
 			credit = s.following(time.Since(began))
 		}
@@ -146,7 +149,9 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		case !begun:
 			return fmt.Errorf("dripamqp10: consume %q: %w", q.Name, err)
 		}
-		l.log.Warn("the connection was lost, will connect again", "queue", q.Name, "error", err)
+		if lost.Fails(err) {
+			l.log.Warn("the connection was lost, will connect again", "queue", q.Name, "error", err)
+		}
 		backoff = pause(backoff, time.Since(began))
 		select {
 		case <-time.After(backoff):
@@ -183,6 +188,7 @@ func virtualHost(rawURL string) string {
 type session struct {
 	conn     *amqp.Conn
 	receiver *amqp.Receiver
+	lost     *outage.Outage
 
 	inHand int64
 	credit atomic.Int64 // at the start, plus one for each settled message
@@ -283,6 +289,9 @@ func (l *Limit) consume(ctx, handling context.Context, s *session, running *sync
 	for {
 		m, err := s.receiver.Receive(ctx, nil)
 		if err == nil {
+			if s.lost.Works() {
+				l.log.Info("messages from the broker again")
+			}
 			running.Go(func() {
 				l.step(handling, s.receiver, m, handle)
 				s.next(ctx)

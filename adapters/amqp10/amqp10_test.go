@@ -1,9 +1,12 @@
 package dripamqp10
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -372,6 +375,82 @@ func TestQueueErrors(t *testing.T) {
 		if err := limit.Consume(t.Context(), c.q, c.handle); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Consume = %v, want %q", err, want)
 		}
+	}
+}
+
+// frame is a frame of AMQP 1.0 with a performative and its fields.
+func frame(performative byte, count byte, fields ...byte) []byte {
+	body := append([]byte{2, 0, 0, 0, 0, 0x53, performative, 0xc0, byte(len(fields) + 1), count}, fields...)
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body)+4)), body...)
+}
+
+// attends answers a client of RabbitMQ 4.3 until it has a receiver.
+func attends(conn net.Conn) error {
+	header := make([]byte, 8)
+	if _, err := io.ReadFull(conn, header); err != nil {
+		return err
+	}
+	version := append([]byte{0xa3, 7}, "version\xa1\x055.0.0"...)
+	open := append([]byte{0xa1, 1, 'b', 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0xc1, byte(len(version) + 1), 2}, version...)
+	if _, err := conn.Write(append(header, frame(0x10, 10, open...)...)); err != nil {
+		return err
+	}
+	for {
+		size := make([]byte, 4)
+		if _, err := io.ReadFull(conn, size); err != nil {
+			return err
+		}
+		got := make([]byte, binary.BigEndian.Uint32(size)-4)
+		if _, err := io.ReadFull(conn, got); err != nil {
+			return err
+		}
+		var answer []byte
+		switch got[6] {
+		case 0x11: // begin
+			answer = frame(0x11, 4, 0x60, 0, 0, 0x43, 0x52, 100, 0x52, 100)
+		case 0x12: // attach, which begins with the link's name
+			name := got[bytes.IndexByte(got, 0xa1):]
+			link := append(slices.Clone(name[:2+name[1]]), 0x43, 0x42, 0x40, 0x40, 0, 0x53, 0x28, 0x45, 0, 0x53, 0x29, 0x45, 0x40, 0x40, 0x43)
+			answer = frame(0x12, 10, link...)
+		case 0x13: // flow: the client gives credit
+			return nil
+		}
+		if _, err := conn.Write(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// A broker that is gone costs one line in the log, not one for each try to connect.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var log bytes.Buffer
+	limit := limiting(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	go func() {
+		defer cancel()
+		defer server.Close()
+		for tries := range 5 {
+			conn, err := server.Accept()
+			if err != nil {
+				return
+			}
+			if tries == 0 {
+				err = attends(conn)
+			} else {
+				_, err = io.ReadFull(conn, make([]byte, 8)) // else closing resets the connection, which is another cause
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			conn.Close()
+		}
+	}()
+	err = limit.Consume(ctx, Queue{URL: "amqp://" + server.Addr().String(), Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
+	if n := strings.Count(log.String(), "the connection was lost, will connect again"); err != nil || n != 1 {
+		t.Errorf("Consume = %v, and the log has %d lines:\n%s", err, n, log.String())
 	}
 }
 
