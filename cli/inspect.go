@@ -59,11 +59,11 @@ func (c *inspect) run(ctx context.Context, t *terminal, args []string) error {
 		e.Used = usedJSON(used)
 		return writeJSON(t.out, e)
 	}
-	return r.write(t.out, t.zone, r.Given && l.Shared != nil, used)
+	return r.write(t.out, t.zone, used)
 }
 
-// write writes the report as text. within tells whether its answers include the shared limits.
-func (r report) write(out io.Writer, zone *time.Location, within bool, used []entities.Use) error {
+// write writes the report as text.
+func (r report) write(out io.Writer, zone *time.Location, used []entities.Use) error {
 	var b strings.Builder
 	at := func(t time.Time) string {
 		left := t.Sub(r.Time)
@@ -82,7 +82,7 @@ func (r report) write(out io.Writer, zone *time.Location, within bool, used []en
 	switch {
 	case r.Limits:
 		by := ""
-		if r.Within > 0 && !within {
+		if r.Within > 0 {
 			by = ", by its own limit"
 		}
 		if r.Delay == 0 {
@@ -162,7 +162,7 @@ func (r report) write(out io.Writer, zone *time.Location, within bool, used []en
 			why = "No limit of its own is stored. This tells one:"
 		}
 		b.WriteString("\n" + why + "\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
-	case r.Within > 0 && !within:
+	case r.Within > 0:
 		fmt.Fprintf(&b, "\nIt was within %s, which may delay it longer.\n--limits with \"shared\" includes them.\n", entities.Count(r.Within, "shared limit"))
 	}
 	if r.Changed {

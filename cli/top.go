@@ -303,7 +303,7 @@ func (r report) row() []string {
 	row = append(row, tightest)
 	if r.Delay == 0 {
 		why := " -"
-		if r.Within > 0 && !r.Given {
+		if r.Within > 0 {
 			why = " shared limits aside"
 		}
 		return append(row, "now", why)

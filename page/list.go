@@ -218,7 +218,7 @@ func (p *Page) body(r *entities.Report) *entityBody {
 	var left []string
 	if r.Limits {
 		b.Next = "now"
-		if r.Delay == 0 && r.Within > 0 && !r.Given {
+		if r.Delay == 0 && r.Within > 0 {
 			b.Because = "shared limits aside"
 		}
 		if r.Delay > 0 {

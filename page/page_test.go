@@ -480,8 +480,8 @@ func TestStorageThatPanics(t *testing.T) {
 
 // Shared limits are in the list, under their IDs, which no entity has, with what binds entities.
 func TestSharedLimits(t *testing.T) {
-	for _, known := range []bool{true, false} {
-		s := memory.New()
+	for _, given := range []string{"all", "own", "none"} {
+		s, known := memory.New(), given == "all"
 		o := drip.Options{Size: 9, RefreshRate: 9, Start: time.Unix(0, 0), Storage: s, Shared: map[string]drip.Limit{
 			"app":      {Size: 3, RefreshRate: 3, RefreshInterval: 10_000 * 24 * time.Hour},
 			"endpoint": {Concurrency: 7},
@@ -492,12 +492,19 @@ func TestSharedLimits(t *testing.T) {
 		}
 		want := buckettest.Inspect(t, b, "shop-4")
 		options := Options{Storage: s, Allow: allow}
-		if known {
-			options.Limits = &o
+		if given != "none" {
+			limits := o
+			if !known {
+				limits.Shared = nil
+			}
+			options.Limits = &limits
 		}
 		h := newSite(t, options)
 		status, text := h.get(t, "?by=name")
 		has(t, text, ">shared:app<", ">shop-4<", "<strong>5</strong> entities", "<strong>2</strong> shared limits", "1 to 7 of 7")
+		if aside := strings.Count(text, "shared limits aside"); known != (aside == 0) || !known && aside != 5 {
+			t.Errorf("limits given: %s; %d entities run now with shared limits aside", given, aside)
+		}
 		if known && (want.Limit != "app" || !strings.Contains(text, "the shared limit &#34;app&#34;")) {
 			t.Errorf("%d: shop-4 is bound by %q; the page says\n%s", status, want.Limit, text)
 		}

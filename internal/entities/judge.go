@@ -36,6 +36,7 @@ func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entr
 type Judge struct {
 	bucket *drip.Bucket
 	limits bool // they are given
+	within bool // shared limits, too
 	from   storage.Storage
 
 	mu     sync.Mutex
@@ -45,9 +46,9 @@ type Judge struct {
 
 // NewJudge returns a Judge with the limits of these options, whose Storage does not matter. If they are nil, the Judge
 // uses the limits that are stored with each entity; those do not tell which shared limits it is within. The Judge reads
-// shared limits from s, once a second at most.
+// shared limits from s, every 50 ms at most.
 func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
-	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
+	j := &Judge{limits: o != nil, within: o != nil && o.Shared != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
 		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
 			return limitOf(ctx.Value(questionKey{}).(question).entry), nil
@@ -88,7 +89,11 @@ func (g given) Read(ctx context.Context, key string) (storage.Entry, error) {
 	return e, nil
 }
 
-// sharedLimit reads a shared limit, if it was not read within the last second.
+// current is how long the state of a shared limit that was read is used. An older one seems to have room: operations have used since
+// what it would have gained.
+const current = 50 * time.Millisecond
+
+// sharedLimit reads a shared limit, if it was not read just now.
 func (j *Judge) sharedLimit(ctx context.Context, key string, now time.Time) (storage.Entry, error) {
 	if j.from == nil {
 		return storage.Entry{Key: key, Time: now}, nil
@@ -96,7 +101,7 @@ func (j *Judge) sharedLimit(ctx context.Context, key string, now time.Time) (sto
 	j.mu.Lock()
 	e, at := j.shared[key], j.read[key]
 	j.mu.Unlock()
-	if time.Since(at) < time.Second {
+	if time.Since(at) < current {
 		return e, nil
 	}
 	e, err := Read(ctx, j.from, key)
@@ -122,7 +127,7 @@ type Report struct {
 	Given   bool // they are the limits of the Judge, not the stored ones
 	Changed bool // the last decision was made by other ones
 
-	Within   int       // the number of shared limits that its operations were within
+	Within   int       // the number of shared limits that its operations were within; 0 if the Judge has shared limits
 	Plain    int       // tokens without a lease
 	Decided  time.Time // the time of the last decision; zero: never
 	Waiting  time.Time // the last slot that is promised; zero if it has passed
@@ -178,7 +183,7 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 		}
 	}
 	for _, f := range e.State.Flows {
-		if f.Key > 0 {
+		if f.Key > 0 && !j.within {
 			r.Within++
 		}
 	}

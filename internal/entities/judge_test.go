@@ -61,3 +61,24 @@ func TestReportOfACalendar(t *testing.T) {
 		})
 	}
 }
+
+// A Judge that is asked often tells of a shared limit what a newcomer is told now, although it does not read the limit for each entity.
+func TestReportWithinABusyLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		o := drip.Options{Size: 1000, Storage: s, Start: time.UnixMilli(0), Shared: map[string]drip.Limit{"app": {Size: 4, RefreshRate: 1, RefreshInterval: 100 * time.Millisecond}}}
+		b := buckettest.New(t, o)
+		j, err := NewJudge(&o, s)
+		ok(t, err)
+		for range 300 {
+			buckettest.Admit(t, b, "one", drip.Request{})
+			time.Sleep(60 * time.Millisecond)
+			e, err := Read(t.Context(), s, "two")
+			ok(t, err)
+			want := buckettest.Inspect(t, b, "two")
+			if r, err := j.Report(t.Context(), e); err != nil || r.Delay != want.Delay || r.Bound != want.Bound {
+				t.Fatalf("the report tells %v, %v, %v; a newcomer is told %v, %v", r.Delay, r.Bound, err, want.Delay, want.Bound)
+			}
+		}
+	})
+}

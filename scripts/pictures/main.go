@@ -31,8 +31,10 @@ import (
 	_ "github.com/drip-go/drip/storage/redis"
 )
 
-// limits are the limits of the demo.
-var limits = drip.Options{Size: 15, RefreshRate: 10}
+// limits are the limits of the demo that each message is within.
+var limits = drip.Options{Size: 15, RefreshRate: 10, Shared: map[string]drip.Limit{
+	"app": {Size: 118, RefreshRate: 2, RefreshInterval: 25 * time.Millisecond},
+}}
 
 func main() {
 	into := flag.String("into", "docs", "the `folder` for the pictures")
