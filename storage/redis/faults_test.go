@@ -1015,7 +1015,7 @@ func TestSpoiledKeyOfAnApp(t *testing.T) {
 		},
 		"list": func(c *goredis.Client, key string) error { return c.LPush(context.Background(), key, "x").Err() },
 		"part of a flow": func(c *goredis.Client, key string) error {
-			value, err := c.Get(context.Background(), strings.Replace(key, "bad", "good", 1)).Bytes()
+			value, err := c.Get(context.Background(), strings.Replace(key, "{bad}", "{good}", 1)).Bytes()
 			if err != nil {
 				return err
 			}
