@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/wheel"
 )
 
@@ -61,39 +64,83 @@ func TestMessagesComeBackWhenDue(t *testing.T) {
 	}
 }
 
-// A delay queue that nobody uses for long is removed. One that is used is not, nor one in which messages wait, whoever
-// looked last.
+// A delay queue in which messages wait stays as long as a process publishes to it, although the broker removes a queue that nobody
+// uses for much less time.
+func TestUsedQueuesStay(t *testing.T) {
+	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
+		const idle = 5 * time.Second
+		try := func() (postponed, kept int, inTime bool) {
+			q, err := newDelayQueues(DelayQueuesOptions{URL: b.url, Queue: queue, QueueType: queues}, quiet)
+			b.must(err)
+			defer q.Close()
+			q.idle = idle
+			due := time.Now().Add(time.Hour)
+			p, _ := placeFor(q.layout, time.Now().UnixMilli(), due.UnixMilli(), q.held)
+			defer b.deleteAll(q.name(p))
+			used := time.Now()
+			for end := used.Add(3 * idle); time.Now().Before(end); time.Sleep(idle / 4) { // a tick of quorum queues is five seconds
+				began := time.Now()
+				b.must(q.Postpone(t.Context(), &amqp.Delivery{}, time.Until(due)))
+				postponed++
+				q.using.Wait()
+				if time.Since(used) > idle {
+					return 0, 0, false
+				}
+				used = began
+			}
+			_ = servers.WithChannel(b.url, func(ch *amqp.Channel) error { // the queue may be gone
+				for {
+					_, ok, err := ch.Get(q.name(p), true)
+					if !ok {
+						return err
+					}
+					kept++
+				}
+			})
+			return postponed, kept, time.Since(used) < idle
+		}
+		eventually(t, "the queue is used in time on a busy machine", func() bool {
+			postponed, kept, inTime := try()
+			if inTime && kept != postponed {
+				t.Errorf("of %d messages %d were kept", postponed, kept)
+			}
+			return inTime
+		})
+	})
+}
+
+// The broker removes a delay queue that nobody uses for long, and no other queue of drip. A Consumer declares it again.
 func TestIdleQueuesAreRemoved(t *testing.T) {
 	for _, queues := range []QueueType{Quorum, Classic} {
 		t.Run(string(queues), func(t *testing.T) {
 			server, b := alone(t)
-			const idle = 12 * time.Second
-			existing := func() int { // without a look at them, which renews classic queues
-				return strings.Count(ctl(t, server, "list_queues", "--no-table-headers", "name"), ".v1.")
+			existing := func() (delays int) { // without a look at them, which renews classic queues
+				for line := range strings.Lines(ctl(t, server, "list_queues", "--no-table-headers", "name", "arguments")) {
+					delay := strings.Contains(line, ".v1.")
+					if expires := strings.Contains(line, "x-expires"); expires != delay {
+						t.Errorf("it expires: %v: %s", expires, line)
+					}
+					if delay {
+						delays++
+					}
+				}
+				return delays
 			}
 			var l ledger
-			limiter := each(t, func(i int) time.Duration { return time.Second + time.Duration(i%10)*time.Second })
-			consume := func() (stop func()) {
-				c := made(t, Options{URL: b.url, Queue: "orders", QueueType: queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
-				c.delays.idle = idle
-				return consuming(t, c)
-			}
-			stop := consume()
-			n := 0
-			for end := time.Now().Add(2 * idle); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-				b.publish("orders", numbered(n, n+2)...)
-				n += 2
-			}
-			eventually(t, "all are handled", func() bool { return l.count() == n })
+			o := Options{URL: b.url, Queue: "orders", QueueType: queues, Entity: byID, Handler: &l, Logger: quiet,
+				Limiter: each(t, func(int) time.Duration { return 2 * time.Second })}
+			first := made(t, o)
+			first.delays.idle = time.Second
+			stop := consuming(t, first)
+			begun(t, b, "orders")
 			stop()
-			logLateness(t, limiter.late)
 			eventually(t, "all are removed", func() bool { return existing() == 0 })
-			if _, ok := b.look("orders.drip.due"); !ok {
-				t.Error("the queue of due messages was removed")
+			stop = running(t, o)
+			b.publish("orders", numbered(0, 20)...)
+			eventually(t, "all are handled", func() bool { return l.count() == 20 })
+			if n := existing(); n != 64 {
+				t.Errorf("there are %d delay queues, want 64", n)
 			}
-			stop = consume()
-			b.publish("orders", numbered(n, n+20)...)
-			eventually(t, "all are handled", func() bool { return l.count() == n+20 })
 			stop()
 		})
 	}
