@@ -373,7 +373,7 @@ func TestCalendarBacklog(t *testing.T) {
 }
 
 // The interval of each moment is the day, the week or the month of its date: also where the clocks change at midnight, as in
-// Santiago, Beirut, Havana and Asuncion, and on the days that a zone has left out.
+// Santiago, Beirut, Havana and Asuncion, and on the days that a zone has left out. Moments near such a change are half an hour apart.
 func TestCalendarOfEveryHour(t *testing.T) {
 	var now time.Time
 	for _, c := range calendars {
@@ -383,15 +383,17 @@ func TestCalendarOfEveryHour(t *testing.T) {
 		} {
 			location := zone(t, in)
 			b := buckettest.New(t, drip.Options{Size: 1, Align: c.align(location), Start: time.UnixMilli(0), Clock: func() time.Time { return now }})
-			for now = time.Date(2010, 1, 1, 0, 17, 0, 0, time.UTC); now.Year() < 2013; now = now.Add(30 * time.Minute) {
+			for now = time.Date(2010, 1, 1, 0, 17, 0, 0, time.UTC); now.Year() < 2013; {
 				s := buckettest.Inspect(t, b, "shop")
 				end, day := s.Windows[0].Refresh.In(location), func(t time.Time) string { return c.of(t.In(location)) }
 				if !end.After(now) || day(end) == day(now) || day(end.Add(-time.Millisecond)) != day(now) {
 					t.Errorf("%s in %s: the interval of %v ends at %v", c.name, in, now.In(location), end)
 					break
 				}
-				if c.name == "monthly" {
-					now = now.Add(3 * time.Hour)
+				if from, to := now.In(location).ZoneBounds(); now.Sub(from) < 36*time.Hour || !to.IsZero() && to.Sub(now) < 42*time.Hour {
+					now = now.Add(30 * time.Minute)
+				} else {
+					now = now.Add(5*time.Hour + 30*time.Minute) // another hour of the day each time
 				}
 			}
 		}
