@@ -111,17 +111,6 @@ type simulated struct {
 	Makespan  int64 `json:"makespan_ms"`
 }
 
-// A run that is given up has a note with the reason, and nothing is wider than a terminal of 80 columns.
-func TestSimulateGivesUp(t *testing.T) {
-	file := write(t, "many.json", `{"about": "many messages at once, a limit that lets few of them run, and a title that is longer than a line is wide",
-		"limits": {"size": 38, "rate": 1, "interval": "500ms"}, "arrivals": [{"kind": "burst", "count": 3000}]}`)
-	out := must(t, "simulate", file)
-	if !strings.Contains(out, "of 3000*") || !strings.Contains(strings.ReplaceAll(out, "\n", " "), "* retry-after was given up after 2000000 events: the messages that are left were") {
-		t.Errorf("it prints\n%s", out)
-	}
-	narrow(t, out)
-}
-
 // narrow complains about lines that are wider than 80 columns.
 func narrow(t *testing.T, text string) {
 	t.Helper()

@@ -367,7 +367,7 @@ func TestRunRefuses(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	report := Report{
-		Scenario: Scenario{Name: "name", About: "what it is about"},
+		Scenario: Scenario{Name: "name", About: "what it is about, with a title that is longer than a line of a terminal is wide"},
 		Binding:  "5 at once",
 		Results: []Result{
 			{Policy: "admit", Messages: 100, Done: 99, GaveUp: 2_000_000, Redeliveries: Redeliveries{1.5, 2, 33}, HeldAsks: 0.25, Utilisation: 0.9996,
@@ -377,7 +377,8 @@ func TestTable(t *testing.T) {
 	}
 	var b strings.Builder
 	ok(t, report.WriteTable(&b))
-	const want = `name: what it is about
+	const want = `name: what it is about, with a title that is longer than a line of a terminal is
+wide
                              admit  optimum
   messages handled      99 of 100*      100
   postponements, mean         1.50     0.00

@@ -211,6 +211,19 @@ func TestManyMessages(t *testing.T) {
 	}
 }
 
+// A run whose messages ask again and again is given up.
+func TestGivesUp(t *testing.T) {
+	fewEvents(t)
+	s := Scenario{Arrivals: Burst(3000, 0), Operation: Fixed(0), Options: drip.Options{Size: 38, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond}}
+	report := mustRun(t, s, 1, Admit, RetryAfter)
+	if got := report.Results[0]; got.Done != 3000 || got.GaveUp != 0 {
+		t.Errorf("admit: %d messages ran; it was given up after %d events", got.Done, got.GaveUp)
+	}
+	if got := report.Results[1]; got.Done >= 3000 || got.GaveUp != 32*3000 {
+		t.Errorf("retry-after: %d messages ran; it was given up after %d events", got.Done, got.GaveUp)
+	}
+}
+
 // fewEvents lets runs be given up soon.
 func fewEvents(t *testing.T) {
 	before := leastEvents
