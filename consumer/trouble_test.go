@@ -370,21 +370,23 @@ func (w wayward) Renew(ctx context.Context, entity string, l drip.Lease) (drip.L
 
 // A message that waits in hand for a token does not reach the broker's consumer_timeout, which would close the channel for all.
 func TestWaitingInHandIsBounded(t *testing.T) {
-	server, b := alone(t)
-	ctl(t, server, "eval", "application:set_env(rabbit, consumer_timeout, 9000), application:set_env(rabbit, channel_tick_interval, 200).")
-	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
-	taken := buckettest.Runs(t, bucket, "shop", drip.Request{})
-	var log lines
-	var h ledger
-	running(t, Options{URL: b.url, Queue: "orders", Limiter: bucket, Entity: oneShop, Handler: &h, Logger: slog.New(&log)})
-	b.publish("orders", numbered(0, 5)...)
-	began := time.Now()
-	eventually(t, "twice the broker's time is over, or a channel", func() bool { return time.Since(began) > 18*time.Second || log.count(lostLine) > 0 })
-	b.must(bucket.Settle(t.Context(), "shop", taken.Lease, 1))
-	eventually(t, "all are handled", func() bool { return h.count() == 5 })
-	if n := log.count(lostLine); n != 0 {
-		t.Errorf("%d channels were lost", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
+		s := taking(t, Options{Limiter: bucket})
+		d := &delivery{message: open(numberedDelivery(1), time.Now(), true), back: true}
+		buckettest.Runs(t, bucket, d.MessageId, drip.Request{})
+		var err error
+		d.limited, err = s.worker.Open(d.message.delivery(), d.Note)
+		must(t, err)
+		began := time.Now()
+		a, err := s.admit(d, rooms{s.handlers})
+		if in := time.Since(began); err != nil || a.Delay == 0 || in < patience/2 || in > patience {
+			t.Errorf("it waits elsewhere, for %v, after %v in hand: %v", a.Delay, in, err)
+		}
+		if n := len(s.held.slots); n > 0 {
+			t.Errorf("%d are held", n)
+		}
+	})
 }
 
 // Entities whose handlers hang leave places to others, with default options.
