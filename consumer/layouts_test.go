@@ -23,7 +23,7 @@ func TestLayoutsDrainEachOther(t *testing.T) {
 			t.Cleanup(func() { b.deleteAll(delayQueuesOf(&wheel.Few, queue)...) })
 			const n = 200
 			var l ledger
-			limiter := each(t, func(int) time.Duration { return 5*time.Second + rand.N(25*time.Second) })
+			limiter := each(t, func(int) time.Duration { return 5*time.Second + rand.N(10*time.Second) })
 			o := Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, FewQueues: few}
 			first := running(t, o)
 			b.publish(queue, numbered(0, n)...)
@@ -42,13 +42,16 @@ func TestLayoutsDrainEachOther(t *testing.T) {
 
 // All messages come back, none early. TestTakeHolds and TestWheel prove that a Consumer is as exact with few queues.
 func TestMessagesComeBackWhenDue(t *testing.T) {
-	for l, queues := range map[*wheel.Layout]int{&wheel.Standard: 64, &wheel.Few: 18} {
-		t.Run(fmt.Sprint(queues, " queues"), func(t *testing.T) {
+	for l, c := range map[*wheel.Layout]struct {
+		queues  int
+		longest time.Duration // which takes the second ring
+	}{&wheel.Standard: {64, 15 * time.Second}, &wheel.Few: {18, 45 * time.Second}} {
+		t.Run(fmt.Sprint(c.queues, " queues"), func(t *testing.T) {
 			b, queue := beside(t)
 			t.Cleanup(func() { b.deleteAll(delayQueuesOf(l, queue)...) })
 			const n = 1000
 			var done ledger
-			limiter := each(t, func(int) time.Duration { return 50*time.Millisecond + rand.N(45*time.Second) })
+			limiter := each(t, func(int) time.Duration { return 50*time.Millisecond + rand.N(c.longest) })
 			stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &done, Logger: quiet, FewQueues: l == &wheel.Few})
 			b.publish(queue, numbered(0, n)...)
 			eventually(t, "all are handled", func() bool { return done.count() == n })
@@ -57,8 +60,8 @@ func TestMessagesComeBackWhenDue(t *testing.T) {
 			if done.twice() != 0 || limiter.out != 0 {
 				t.Errorf("%d messages were handled twice, %d tokens were not returned", done.twice(), limiter.out)
 			}
-			if n := len(b.lookAll(delayQueuesOf(l, queue)...)); n != queues {
-				t.Errorf("there are %d delay queues, want %d", n, queues)
+			if n := len(b.lookAll(delayQueuesOf(l, queue)...)); n != c.queues {
+				t.Errorf("there are %d delay queues, want %d", n, c.queues)
 			}
 		})
 	}
