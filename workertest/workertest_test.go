@@ -59,6 +59,7 @@ var wrong = map[string]string{
 	"the note is lost":                          "Limit",
 	"the limiter is not asked":                  "Limit",
 	"messages come back before they are due":    "Limit",
+	"messages come back late":                   "Limit",
 	"messages are acknowledged before they run": "Crash",
 	"what was postponed is lost":                "Limit",
 	"a postponement spends an attempt":          "PostponementsSpendNoAttempt",
@@ -205,6 +206,9 @@ func (q *sorted) work(ctx context.Context, w *worker.Worker[Message], m Message,
 			out.Note.Due = time.Time{}
 			q.client.HSet(ctx, q.name+":note", m.ID, out.Note.String())
 			out.Delay /= 2
+		}
+		if q.is("messages come back late") {
+			out.Delay += 3 * time.Second
 		}
 		q.put(ctx, m.ID, out.Delay)
 	case out.Err == nil || out.Kind == worker.GivenUp:
