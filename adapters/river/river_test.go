@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -131,12 +132,12 @@ func (q *queue) Left(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// holding returns the queue of a test, with a job of the shop for each ID.
+// holding returns a new queue of a test, with a job of the shop for each ID.
 func holding(t *testing.T, name string, ids ...string) *queue {
 	t.Helper()
 	p, err := pool(usePostgres(t))
 	ok(t, err)
-	q := &queue{p, name}
+	q := &queue{p, fmt.Sprint(name, time.Now().UnixNano())}
 	for _, id := range ids {
 		ok(t, q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}))
 	}
