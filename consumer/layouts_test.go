@@ -112,12 +112,18 @@ func TestUsedQueuesStay(t *testing.T) {
 	})
 }
 
-// The broker removes a delay queue that nobody uses for long, and no other queue of drip. A Consumer declares it again.
+// The broker removes a delay queue that nobody uses for long, and no other queue of drip.
 func TestIdleQueuesAreRemoved(t *testing.T) {
 	for _, queues := range []QueueType{Quorum, Classic} {
 		t.Run(string(queues), func(t *testing.T) {
 			server, b := alone(t)
-			existing := func() (delays int) { // without a look at them, which renews classic queues
+			c := made(t, Options{URL: b.url, Queue: "orders", QueueType: queues, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
+			c.delays.idle = time.Second
+			stop := consuming(t, c)
+			begun(t, b, "orders")
+			stop()
+			eventually(t, "all are removed", func() bool { // without a look at them, which renews classic queues
+				delays, others := 0, 0
 				for line := range strings.Lines(ctl(t, server, "list_queues", "--no-table-headers", "name", "arguments")) {
 					delay := strings.Contains(line, ".v1.")
 					if expires := strings.Contains(line, "x-expires"); expires != delay {
@@ -125,26 +131,12 @@ func TestIdleQueuesAreRemoved(t *testing.T) {
 					}
 					if delay {
 						delays++
+					} else {
+						others++
 					}
 				}
-				return delays
-			}
-			var l ledger
-			o := Options{URL: b.url, Queue: "orders", QueueType: queues, Entity: byID, Handler: &l, Logger: quiet,
-				Limiter: each(t, func(int) time.Duration { return 2 * time.Second })}
-			first := made(t, o)
-			first.delays.idle = time.Second
-			stop := consuming(t, first)
-			begun(t, b, "orders")
-			stop()
-			eventually(t, "all are removed", func() bool { return existing() == 0 })
-			stop = running(t, o)
-			b.publish("orders", numbered(0, 20)...)
-			eventually(t, "all are handled", func() bool { return l.count() == 20 })
-			if n := existing(); n != 64 {
-				t.Errorf("there are %d delay queues, want 64", n)
-			}
-			stop()
+				return delays == 0 && others == 3
+			})
 		})
 	}
 }
