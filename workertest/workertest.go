@@ -179,7 +179,7 @@ func (s *suite) patience() time.Duration {
 	if testing.Short() {
 		return 5*time.Second + s.Again + s.Late
 	}
-	return 20*time.Second + 3*s.Again + 5*s.Late
+	return 2*time.Minute + 3*s.Again + 5*s.Late
 }
 
 // empty waits until no message is left in the queue.
