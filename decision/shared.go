@@ -270,8 +270,8 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, t int64) int64 {
 	other := !x.holds(t) // something else holds it until a time behind the calendar
 	t = max(t, s.Closed)
 	for i := range l.Windows {
-		if w := &l.Windows[i]; w.Interval > c.Grain || op.Cost[w.Unit] > w.Size {
-			line := &s.Lines[i]
+		w, line := &l.Windows[i], &s.Lines[i]
+		if w.Interval > c.Grain || op.Cost[w.Unit] > w.Size || line.Left < 0 {
 			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], s.Now))
 		}
 	}

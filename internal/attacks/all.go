@@ -469,6 +469,13 @@ func owed(t *testing.T, g *target) {
 	if n := s.hops(1000, s.getDelay); n > 2 {
 		t.Errorf("%d postponements of GetDelay behind a debt, want at most 2", n)
 	}
+
+	s = g.shop(t, drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}}})
+	s.settle(s.runs(1), 820)
+	var a drip.Admission
+	if n := s.hops(1000, func() time.Duration { a = s.admitOf("shop", 1, a.Ticket); return a.Delay }); n > 2 {
+		t.Errorf("%d postponements behind a debt of a shared limit, want at most 2", n)
+	}
 }
 
 // Emptied at 10 an hour, 59 minutes later the limit is one a second.

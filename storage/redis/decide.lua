@@ -4572,53 +4572,51 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
       local other2 = not (n2 >= c3.Head and n2 < c3.Head + 1024)
       if x.State_Closed > t then t = x.State_Closed end
       for i2 = 0, x.Limits_Windows_n - 1 do
-        do
-          local w = x.Limits_Windows[i2]
-          local is2 = w.Interval > c2.Grain
-          if not is2 then
-            local i3 = w.Unit
-            is2 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > w.Size
-          end
-          if is2 then
-            local line2 = x.State_Lines[i2]
-            local room = 0
-            do
-              local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-              local left = line2.Left + (x3 - x3 % 4096) / 4096
-              local i4 = w.Unit
-              local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-              local at2 = x.State_Now
-              if left >= cost or cost == 0 then
-                room = at2
-              else
-                if cost > w.Size then
-                  at2 = at2 + 10000
-                end
-                local since = 0
-                do
-                  if w.Size > w.Rate then
-                    local max3 = at2
-                    local x4 = x.State_Closed - 1
-                    if x4 > max3 then max3 = x4 end
-                    since = max3
-                  else
-                    since = at2
-                  end
-                end
-                local t2 = since - w.Offset
-                local by2 = w.Interval
-                local x4 = cost - left - 1
-                local y2 = w.Rate
-                local y3 = w.Interval
-                local min2 = (x4 - x4 % y2) / y2 + 1
-                local x5 = (8796093022208 - 8796093022208 % y3) / y3
-                if x5 < min2 then min2 = x5 end
-                local n3 = (t2 - t2 % by2) / by2 + min2
-                room = n3 * w.Interval + w.Offset
+        local w = x.Limits_Windows[i2]
+        local line2 = x.State_Lines[i2]
+        local is2 = w.Interval > c2.Grain
+        if not is2 then
+          local i3 = w.Unit
+          is2 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > w.Size
+        end
+        if is2 or line2.Left < 0 then
+          local room = 0
+          do
+            local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+            local left = line2.Left + (x3 - x3 % 4096) / 4096
+            local i4 = w.Unit
+            local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+            local at2 = x.State_Now
+            if left >= cost or cost == 0 then
+              room = at2
+            else
+              if cost > w.Size then
+                at2 = at2 + 10000
               end
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max3 = at2
+                  local x4 = x.State_Closed - 1
+                  if x4 > max3 then max3 = x4 end
+                  since = max3
+                else
+                  since = at2
+                end
+              end
+              local t2 = since - w.Offset
+              local by2 = w.Interval
+              local x4 = cost - left - 1
+              local y2 = w.Rate
+              local y3 = w.Interval
+              local min2 = (x4 - x4 % y2) / y2 + 1
+              local x5 = (8796093022208 - 8796093022208 % y3) / y3
+              if x5 < min2 then min2 = x5 end
+              local n3 = (t2 - t2 % by2) / by2 + min2
+              room = n3 * w.Interval + w.Offset
             end
-            if room > t then t = room end
           end
+          if room > t then t = room end
         end
       end
       do
