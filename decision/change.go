@@ -205,7 +205,11 @@ func (w *Window) begun(old *Window, s *State, now int64) int64 {
 		length = month
 	}
 	if length > 0 {
-		turns = max(turns, floor(w.Offset-old.Offset+length/2, length)+w.interval(now)-old.interval(s.Now))
+		n, last := floor(w.Offset-old.Offset+length/2, length)+w.interval(now)-old.interval(s.Now), w.interval(s.Now)
+		if max(last, old.interval(s.Now)) > 0 { // a caller is far behind, where the lengths of the intervals do not add up
+			n = min(n, w.interval(now)-last)
+		}
+		turns = max(turns, n)
 	}
 	return turns
 }

@@ -27,6 +27,7 @@ var attacks = []attack{
 	{"empty windows mean the windows of the options", emptyWindows},
 	{"a lease is of one entity", foreignLease},
 	{"a clock set back costs one postponement", clockBack},
+	{"a clock that is set back repeats no month", monthBack},
 	{"Reset heals a clock that was ahead", clockAhead},
 	{"the first delay counts the debt", owed},
 	{"a raised limit is not retroactive", raised},
@@ -417,6 +418,24 @@ func clockBack(t *testing.T, g *target) {
 			})
 			if n != 1 {
 				t.Errorf("%s with the clock set back by %v: %d postponements, want 1", name, back, n)
+			}
+		}
+	}
+}
+
+// Months differ in length, so the intervals between two of them are not where their own lengths tell.
+func monthBack(t *testing.T, g *target) {
+	for _, c := range []struct{ day, back time.Time }{
+		{time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC)},
+		{time.Date(2026, 3, 30, 0, 0, 0, 0, time.UTC), time.Date(2026, 2, 10, 0, 0, 0, 0, time.UTC)},
+	} {
+		s := g.shop(t, drip.Options{Size: 5, Align: drip.Monthly(time.UTC)})
+		s.now = c.day
+		l := s.runs(5)
+		s.settle(l, 5)
+		for _, s.now = range []time.Time{c.back, c.day.Add(time.Minute)} {
+			if a := s.admitOf("shop", 1, l.Ticket()); a.Delay == 0 {
+				t.Errorf("a sixth one of March ran at %v", s.now)
 			}
 		}
 	}

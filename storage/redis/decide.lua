@@ -775,8 +775,21 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                       local t6 = now - w2.Offset
                       local by6 = w2.Interval
                       local t7 = s_Now - old_Offset
-                      local x3 = (t5 - t5 % length2) / length2 + (t6 - t6 % by6) / by6 - (t7 - t7 % old_Interval) / old_Interval
-                      if x3 > turns4 then turns4 = x3 end
+                      local n2 = (t5 - t5 % length2) / length2 + (t6 - t6 % by6) / by6 - (t7 - t7 % old_Interval) / old_Interval
+                      local t8 = s_Now - w2.Offset
+                      local by7 = w2.Interval
+                      local last2 = (t8 - t8 % by7) / by7
+                      local t9 = s_Now - old_Offset
+                      local max2 = last2
+                      local x3 = (t9 - t9 % old_Interval) / old_Interval
+                      if x3 > max2 then max2 = x3 end
+                      if max2 > 0 then
+                        local t10 = now - w2.Offset
+                        local by8 = w2.Interval
+                        local x4 = (t10 - t10 % by8) / by8 - last2
+                        if x4 < n2 then n2 = x4 end
+                      end
+                      if n2 > turns4 then turns4 = n2 end
                     end
                     begun = turns4
                   end
@@ -892,8 +905,22 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                     local by4 = w2.Interval
                     local t5 = s_Now - line2.Window_Offset
                     local by5 = line2.Window_Interval
-                    local x3 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                    if x3 > turns3 then turns3 = x3 end
+                    local n2 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                    local t6 = s_Now - w2.Offset
+                    local by6 = w2.Interval
+                    local last2 = (t6 - t6 % by6) / by6
+                    local t7 = s_Now - line2.Window_Offset
+                    local by7 = line2.Window_Interval
+                    local max2 = last2
+                    local x3 = (t7 - t7 % by7) / by7
+                    if x3 > max2 then max2 = x3 end
+                    if max2 > 0 then
+                      local t8 = now - w2.Offset
+                      local by8 = w2.Interval
+                      local x4 = (t8 - t8 % by8) / by8 - last2
+                      if x4 < n2 then n2 = x4 end
+                    end
+                    if n2 > turns3 then turns3 = n2 end
                   end
                   begun = turns3
                 end
@@ -1769,8 +1796,19 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                                 local t3 = at3_Offset - old_Offset + (length2 - length2 % 2) / 2
                                 local t4 = now - at3_Offset
                                 local t5 = s_Now - old_Offset
-                                local x4 = (t3 - t3 % length2) / length2 + (t4 - t4 % at3_Interval) / at3_Interval - (t5 - t5 % old_Interval) / old_Interval
-                                if x4 > turns4 then turns4 = x4 end
+                                local n2 = (t3 - t3 % length2) / length2 + (t4 - t4 % at3_Interval) / at3_Interval - (t5 - t5 % old_Interval) / old_Interval
+                                local t6 = s_Now - at3_Offset
+                                local last2 = (t6 - t6 % at3_Interval) / at3_Interval
+                                local t7 = s_Now - old_Offset
+                                local max3 = last2
+                                local x4 = (t7 - t7 % old_Interval) / old_Interval
+                                if x4 > max3 then max3 = x4 end
+                                if max3 > 0 then
+                                  local t8 = now - at3_Offset
+                                  local x5 = (t8 - t8 % at3_Interval) / at3_Interval - last2
+                                  if x5 < n2 then n2 = x5 end
+                                end
+                                if n2 > turns4 then turns4 = n2 end
                               end
                               begun = turns4
                             end
