@@ -554,6 +554,20 @@ func TestInspectAfterDeadHolders(t *testing.T) {
 	})
 }
 
+// A lease has ended if it has by the time of a shared limit, which another process has with a clock that is ahead.
+func TestInspectWithinALaterSharedLimit(t *testing.T) {
+	eachPath(t, drip.Options{Concurrency: 1, Lease: time.Second, Shared: map[string]drip.Limit{"app": {Size: 10}}}, func(t *testing.T, b *clocked) {
+		buckettest.Runs(t, b, "shop-1", drip.Request{}) // its holder dies
+		b.pass(3 * time.Second)
+		buckettest.Runs(t, b, "shop-2", drip.Request{})
+		b.pass(-2500 * time.Millisecond)
+		s := buckettest.Inspect(t, b, "shop-1")
+		if a := buckettest.Admit(t, b, "shop-1", drip.Request{}); s.Delay != a.Delay || s.Bound != a.Bound || s.InUse > 0 {
+			t.Errorf("Inspect: %v, %v, %d in use; then Admit: %v, %v", s.Delay, s.Bound, s.InUse, a.Delay, a.Bound)
+		}
+	})
+}
+
 // Options.SharedLimits overrides Options.Shared, field by field. Options.Limits knows entities only.
 func TestSharedLimitChanges(t *testing.T) {
 	minute := []drip.Window{{Size: 3, RefreshInterval: time.Minute}, {Size: 100, RefreshInterval: time.Hour}}

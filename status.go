@@ -103,34 +103,39 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	shared, err := b.sharedNow(ctx, entityID, now)
+	shared, at, err := b.sharedNow(ctx, &e, now)
 	if err != nil {
 		return Status{}, err
 	}
-	status := statusOf(l, b.units, &e, shared, now)
+	status := statusOf(l, b.units, &e, shared, now, at)
 	if status.limit > 0 {
 		status.Limit = b.shared[status.limit-1].name
 	}
 	return status.Status, nil
 }
 
-// sharedNow reads the shared limits of an entity, one after the other.
-func (b *Bucket) sharedNow(ctx context.Context, entityID string, now int64) (shared []decision.Shared, err error) {
-	if strings.HasPrefix(entityID, sharedMark) {
-		return nil, nil
+// sharedNow reads the shared limits of an entity, one after the other. at is the time of the next decision: the latest one of all
+// limits.
+func (b *Bucket) sharedNow(ctx context.Context, e *storage.Entry, now int64) (shared []decision.Shared, at int64, err error) {
+	at = max(now, e.State.Now)
+	if strings.HasPrefix(e.Key, sharedMark) {
+		return nil, at, nil
 	}
-	within, err := b.within(ctx, entityID, b.all, now)
+	within, err := b.within(ctx, e.Key, b.all, now)
 	if err != nil {
-		return nil, err
+		return nil, at, err
+	}
+	entries := make([]storage.Entry, len(within))
+	for i := range within {
+		if entries[i], err = reading.Entity(ctx, b.storage, within[i].Key); err != nil {
+			return nil, at, fmt.Errorf("%q: %w", within[i].Key, err)
+		}
+		at = max(at, entries[i].State.Now)
 	}
 	for i := range within {
-		e, err := reading.Entity(ctx, b.storage, within[i].Key)
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", within[i].Key, err)
-		}
-		shared = append(shared, within[i].In(&e.State, decision.Counted(outAt(&e, now))))
+		shared = append(shared, within[i].In(&entries[i].State, decision.Counted(outAt(&entries[i], at))))
 	}
-	return shared, nil
+	return shared, at, nil
 }
 
 // outAt returns how many leases of an entry are out at a time: a storage keeps leases that have ended until the next
@@ -155,11 +160,11 @@ type told struct {
 	limit int64
 }
 
-func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decision.Shared, now int64) told {
+func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decision.Shared, now, at int64) told {
 	s := &e.State
 	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Tokens != 0}
-	out := outAt(e, now)
-	for _, h := range heldAt(e, now) {
+	out := outAt(e, at)
+	for _, h := range heldAt(e, at) {
 		status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
 	}
 	status.Pin, status.PinnedUntil = pinOf(s, units, now)
