@@ -111,7 +111,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 
 // suit returns the first slot from own on that suits all limits. It sets the Limit and the Bound of the answer. If the entity's own windows
 // delay a newcomer for longer than the shared limits do, the own limit is the cause, and suit moves v.slot to the slot. So its windows
-// promise capacity to these newcomers once, also if their first shared limits differ.
+// promise capacity to these newcomers once, also if their lines differ.
 func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *Answer) int64 {
 	w, joins := &l.Windows[l.Shortest], !op.back() && v.bound != BoundTokens
 	slot, before, rounds := own, int64(0), int64(0)
@@ -126,11 +126,13 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *
 				a.Limit, a.Bound = int64(i)+1, x.bound
 				if x.fits() { // it fits now, but not then
 					a.Bound = BoundBooked
+				} else if x.bound == BoundClosed {
+					v.line = int64(i)
 				}
 			}
 			slot = at
 			f := &s.Flows[x.flow]
-			if i == 0 && l.lined(s, x, f, op, v, slot, a) {
+			if int64(i) == v.line && l.lined(s, x, f, op, v, slot, a) {
 				at, slot = slot, l.inLine(s, x, f, op, v, slot)
 				if joins && slot-s.Now > 2*(at-s.Now) {
 					slot = max(slot, v.slot)
@@ -161,7 +163,7 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot 
 	for i := range shared {
 		x := &shared[i]
 		f := &s.Flows[x.flow]
-		if i == 0 && l.lined(s, x, f, op, v, slot, a) {
+		if int64(i) == v.line && l.lined(s, x, f, op, v, slot, a) {
 			end := max(slot, f.End)
 			f.Left = l.ahead(s, f, op, v, end) - op.Cost[l.Windows[l.Shortest].Unit]
 			f.End = end
@@ -227,6 +229,7 @@ type view struct {
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
 	turn    bool  // it asks again after the denied tickets before it: see State.turn
 	soon    bool  // it lacks only a token, in any limit
+	line    int64 // the shared limit in whose line of the entity it waits: the first one, or one that is closed
 }
 
 // look returns the view of an operation. It first finds the earliest start by the closing and by each window, then the slot

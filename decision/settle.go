@@ -43,6 +43,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 			s.takeUrgent(&op.Ticket)
 		}
 	}
+	waited := false // in a line
 	for i := range shared {
 		x := &shared[i]
 		if x.held {
@@ -51,7 +52,8 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 		if booked {
 			f := &s.Flows[s.flow(x.Key)]
 			x.enter(f, op)
-			if w := &l.Windows[l.Shortest]; i == 0 && f.End > s.Now { // its place in the line
+			if w := &l.Windows[l.Shortest]; !waited && f.End > s.Now { // probably its place in the line
+				waited = true
 				f.Left += min(op.Ticket.Cost[w.Unit], w.Size)
 				n := min(max(0, f.Left)/min(w.Rate, w.Size), w.interval(f.End)-w.interval(s.Now))
 				f.Left = min(w.Size, f.Left-n*min(w.Rate, w.Size))

@@ -22,6 +22,7 @@ var attacks = []attack{
 	{"callers without tickets use a day", noTicketsInADay},
 	{"abandoned tickets hold nobody up", abandoned},
 	{"abandoned tickets that were denied hold nobody up", abandonedWhileClosed},
+	{"a closed endpoint holds up no other operation", closedEndpoint},
 	{"estimates too high do not waste the limit", estimates},
 	{"a window left out once counts on", leftOut},
 	{"empty windows mean the windows of the options", emptyWindows},
@@ -210,6 +211,30 @@ func abandonedWhileClosed(t *testing.T, g *target) {
 			end, ran := last(all)
 			t.Errorf("%s: after %d tickets were denied and abandoned %d of %d newcomers ran, the last at %v, the longest wait is %v; want at most 5s", name, n, ran, len(all), end, wait)
 		}
+	}
+}
+
+// Messages of an endpoint wait for an hour. When the app's limit is short, the shop's other operations wait no longer than those of a shop
+// without such messages.
+func closedEndpoint(t *testing.T, g *target) {
+	s := g.shop(t, drip.Options{
+		Size: 5, RefreshRate: 5, Concurrency: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}, "export": {Size: 20}},
+	})
+	admit := func(shop string, within ...string) drip.Admission {
+		a, err := s.Admit(t.Context(), shop, drip.Request{Within: within})
+		s.ok(err)
+		return a
+	}
+	s.ok(s.Throttled(t.Context(), drip.SharedID("export"), time.Hour))
+	for range 20 {
+		admit("shop", "app", "export")
+	}
+	s.pass(10 * time.Second)
+	for i := range 10 {
+		admit(fmt.Sprint("shop-", i), "app")
+	}
+	if a := admit("shop", "app"); a.Delay > 2*time.Second {
+		t.Errorf("it waits %v for %v of %q, want the app's next second", a.Delay, a.Bound, a.Limit)
 	}
 }
 

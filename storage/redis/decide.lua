@@ -7157,7 +7157,7 @@ end
                 end
               end
             end
-            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_pace, v_again, v_overdue, v_round, v_refund, v_turn, v_soon = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, 0, false, false
+            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_pace, v_again, v_overdue, v_round, v_refund, v_turn, v_soon, v_line = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, 0, false, false, 0
             do
               local now2 = s_Now
               if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
@@ -8373,11 +8373,13 @@ end
                       a_Limit, a_Bound = i2 + 1, x2.bound
                       if x2.bound == 0 then
                         a_Bound = 3
+                      elseif x2.bound == 1 then
+                        v_line = i2
                       end
                     end
                     slot = at2
                     local f2 = s_Flows[x2.flow]
-                    local is4 = i2 == 0
+                    local is4 = i2 == v_line
                     if is4 then
                       local lined = false
                       do
@@ -9368,7 +9370,7 @@ end
                   for i2 = 0, shared_n - 1 do
                     local x2 = shared[i2]
                     local f = s_Flows[x2.flow]
-                    local is4 = i2 == 0
+                    local is4 = i2 == v_line
                     if is4 then
                       local lined = false
                       do
@@ -10119,6 +10121,7 @@ end
             end
           end
         end
+        local waited = false
         for i2 = 0, shared_n - 1 do
           local x2 = shared[i2]
           if x2.held then
@@ -10232,7 +10235,8 @@ end
             Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
             do
               local w = l_Windows[l_Shortest]
-              if i2 == 0 and f.End > s_Now then
+              if not waited and f.End > s_Now then
+                waited = true
                 local i3 = w.Unit
                 local min2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                 if w.Size < min2 then min2 = w.Size end
