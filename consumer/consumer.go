@@ -62,6 +62,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,7 +72,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/internal/outage"
 	"github.com/drip-go/drip/worker"
 )
@@ -188,54 +188,36 @@ type Consumer struct {
 
 // New checks the options and makes a Consumer. Its error names the field that is wrong. It connects to nothing.
 func New(o Options) (*Consumer, error) {
-	handle, isFunc := o.Handler.(HandlerFunc)
-	noHandler := o.Handler == nil || isFunc && handle == nil
-	for _, f := range []struct {
-		name    string
-		missing bool
-	}{{"Limiter", absent.Is(o.Limiter)}, {"Entity", o.Entity == nil}, {"Handler", noHandler}} {
-		if f.missing {
-			return nil, fmt.Errorf("consumer: Options.%s is missing", f.name)
-		}
+	if handle, isFunc := o.Handler.(HandlerFunc); o.Handler == nil || isFunc && handle == nil {
+		return nil, errors.New("consumer: Options.Handler is missing")
 	}
-	if _, books := o.Limiter.(Admitter); !books {
-		switch {
-		case o.Request != nil:
-			return nil, errors.New("consumer: Options.Request needs a Limiter that is an Admitter")
-		case o.Cost != nil:
-			return nil, errors.New("consumer: Options.Cost needs a Limiter that is an Admitter")
-		}
+	if _, books := o.Limiter.(Admitter); o.Limiter != nil && o.Cost != nil && !books {
+		return nil, errors.New("consumer: Options.Cost needs a Limiter that is an Admitter")
 	}
 	for _, f := range []struct {
 		name    string
 		v       *int
 		initial int
-	}{{"Prefetch", &o.Prefetch, 128}, {"Hold", &o.Hold, 4096}, {"Handlers", &o.Handlers, 1024}, {"Attempts", &o.Attempts, 5}, {"MaxPostponements", &o.MaxPostponements, 0}} {
+	}{{"Prefetch", &o.Prefetch, 128}, {"Hold", &o.Hold, 4096}, {"Handlers", &o.Handlers, 1024}} {
 		if *f.v < 0 {
 			return nil, fmt.Errorf("consumer: Options.%s is %d; it must be above 0, or 0 for the default", f.name, *f.v)
 		}
 		*f.v = cmp.Or(*f.v, f.initial)
 	}
-	for _, f := range []struct {
-		name    string
-		v       *time.Duration
-		initial time.Duration
-	}{{"RetryDelay", &o.RetryDelay, time.Second}, {"MaxAge", &o.MaxAge, 0}, {"DrainTime", &o.DrainTime, 30 * time.Second}} {
-		if *f.v < 0 {
-			return nil, fmt.Errorf("consumer: Options.%s is %v; it must be above 0, or 0 for the default", f.name, *f.v)
-		}
-		*f.v = cmp.Or(*f.v, f.initial)
+	if o.DrainTime < 0 {
+		return nil, fmt.Errorf("consumer: Options.DrainTime is %v; it must be above 0, or 0 for the default", o.DrainTime)
 	}
+	o.DrainTime = cmp.Or(o.DrainTime, 30*time.Second)
 	if max(o.Prefetch, o.Hold) > maxPrefetch {
 		return nil, fmt.Errorf("consumer: Options.Prefetch and Options.Hold may be at most %d", maxPrefetch)
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default()).With("queue", o.Queue)
 	w, err := worker.New(worker.Options[*amqp.Delivery]{
-		Limiter: o.Limiter, Entity: o.Entity, Request: o.request(), FailOpen: o.FailOpen, Attempts: o.Attempts, RetryDelay: o.RetryDelay,
+		Limiter: o.Limiter, Entity: o.Entity, Request: o.request(), FailOpen: o.FailOpen, Attempts: cmp.Or(o.Attempts, 5), RetryDelay: o.RetryDelay,
 		MaxPostponements: o.MaxPostponements, MaxAge: o.MaxAge, Logger: o.Logger, ID: func(d *amqp.Delivery) string { return d.MessageId },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("consumer: %w", err)
+		return nil, errors.New(strings.Replace(err.Error(), "worker", "consumer", 1))
 	}
 	delays, err := newDelayQueues(DelayQueuesOptions{URL: o.URL, TLS: o.TLS, Queue: o.Queue, QueueType: o.QueueType, FewQueues: o.FewQueues}, o.Logger)
 	if err != nil {
@@ -259,16 +241,15 @@ func New(o Options) (*Consumer, error) {
 }
 
 // request returns the function that makes the limiter's Request for a message.
-func (o *Options) request() func(*amqp.Delivery) drip.Request {
+func (o Options) request() func(*amqp.Delivery) drip.Request {
 	if o.Cost == nil {
 		return o.Request
 	}
-	cost, request := o.Cost, o.Request
 	return func(d *amqp.Delivery) (r drip.Request) {
-		if request != nil {
-			r = request(d)
+		if o.Request != nil {
+			r = o.Request(d)
 		}
-		r.Cost = cost(d)
+		r.Cost = o.Cost(d)
 		return r
 	}
 }

@@ -66,7 +66,7 @@ func Example() {
 func ExampleNew() {
 	_, err := consumer.New(consumer.Options{URL: "amqp://localhost/", Queue: "orders", Entity: shop})
 	fmt.Println(err)
-	// Output: consumer: Options.Limiter is missing
+	// Output: consumer: Options.Handler is missing
 }
 
 // Messages of one endpoint are within its limit as well, cost more, and are worth nothing after a minute.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -58,22 +59,14 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 // nil function means the zero Request. Any other function needs a Limiter that is an Admitter, else LimitRequests
 // panics.
 func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) drip.Request, p Postponer) Middleware {
-	_, books := l.(Admitter)
-	switch { // without one of them no message, or none that has to wait, could ever be handled
-	case absent.Is(l):
-		panic("consumer: the Limiter is missing")
-	case entity == nil:
-		panic("consumer: the EntityFunc is missing")
-	case absent.Is(p):
+	if absent.Is(p) { // no message that has to wait could ever be handled
 		panic("consumer: the Postponer is missing")
-	case request != nil && !books:
-		panic("consumer: the request function needs a Limiter that is an Admitter")
 	}
 	w, err := worker.New(worker.Options[*amqp.Delivery]{
 		Limiter: l, Entity: entity, Request: request, ID: func(d *amqp.Delivery) string { return d.MessageId },
 	})
 	if err != nil {
-		panic(err)
+		panic(strings.Replace(err.Error(), "worker: Options.", "consumer: the ", 1))
 	}
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {

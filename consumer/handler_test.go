@@ -140,10 +140,10 @@ func TestLimitLeavesTheBrokersNotes(t *testing.T) {
 func TestLimitWithoutAnArgument(t *testing.T) {
 	request := func(*amqp.Delivery) drip.Request { return drip.Request{} }
 	for want, limit := range map[string]func(){
-		"consumer: the Limiter is missing":                                   func() { Limit(nil, byID, new(postponed)) },
-		"consumer: the EntityFunc is missing":                                func() { Limit(&free{}, nil, new(postponed)) },
-		"consumer: the Postponer is missing":                                 func() { Limit(&free{}, byID, (*DelayQueues)(nil)) },
-		"consumer: the request function needs a Limiter that is an Admitter": func() { LimitRequests(&scripted{}, byID, request, new(postponed)) },
+		"consumer: the Limiter is missing":                          func() { Limit(nil, byID, new(postponed)) },
+		"consumer: the Entity is missing":                           func() { Limit(&free{}, nil, new(postponed)) },
+		"consumer: the Postponer is missing":                        func() { Limit(&free{}, byID, (*DelayQueues)(nil)) },
+		"consumer: the Request needs a Limiter that is an Admitter": func() { LimitRequests(&scripted{}, byID, request, new(postponed)) },
 	} {
 		func() {
 			defer func() {
@@ -193,7 +193,7 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		{"consumer: Options.Handler is missing", func(o *Options) { o.Handler = nil }},
 		{"consumer: Options.Handler is missing", func(o *Options) { o.Handler = HandlerFunc(nil) }},
 		{"consumer: Options.Prefetch is -1; it must be above 0, or 0 for the default", func(o *Options) { o.Prefetch = -1 }},
-		{"consumer: Options.Attempts is -1; it must be above 0, or 0 for the default", func(o *Options) { o.Attempts = -1 }},
+		{"consumer: Options.Attempts is -1; it must not be below 0", func(o *Options) { o.Attempts = -1 }},
 		{"consumer: Options.DrainTime is -1s; it must be above 0, or 0 for the default", func(o *Options) { o.DrainTime = -time.Second }},
 		{"consumer: Options.Prefetch and Options.Hold may be at most 65535", func(o *Options) { o.Hold = 65536 }},
 		{"consumer: Options.Queue is empty", func(o *Options) { o.Queue = "" }},
