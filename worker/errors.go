@@ -23,21 +23,21 @@ type ThrottledError struct {
 // providers send retryAfter 0: the wait is at least Options.RetryDelay. With a Limiter that is no Admitter only the
 // message waits. cause may be nil.
 func Throttled(retryAfter time.Duration, cause error) error {
-	return &ThrottledError{RetryAfter: retryAfter, Cause: cause}
+	return &ThrottledError{RetryAfter: retryAfter, Cause: sound(cause)}
 }
 
 // ThrottledShared is Throttled for a limit of drip.Options.Shared, such as the app's limit. No message within it runs
 // for retryAfter, of any entity. The entity keeps the tokens of its own limit. If no shared limit has that name, the
 // Worker logs an error and only the message waits.
 func ThrottledShared(limit string, retryAfter time.Duration, cause error) error {
-	return &ThrottledError{RetryAfter: retryAfter, Shared: limit, Cause: cause}
+	return &ThrottledError{RetryAfter: retryAfter, Shared: limit, Cause: sound(cause)}
 }
 
 // Later returns the error of an operation that is to run again after d, while other operations of the entity run: its
 // provider refuses calls to one endpoint, or a resource is busy. The message keeps its place before newcomers and
 // spends no attempt. d is at least a millisecond. cause may be nil.
 func Later(d time.Duration, cause error) error {
-	return &ThrottledError{RetryAfter: d, MessageOnly: true, Cause: cause}
+	return &ThrottledError{RetryAfter: d, MessageOnly: true, Cause: sound(cause)}
 }
 
 // Error returns a text with RetryAfter, the shared limit and the cause.
@@ -100,40 +100,33 @@ type PanicError struct {
 // Error returns a text with the value of the panic.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// caught calls f. It returns a panic of f as a PanicError.
+// caught calls a function of the user. It returns a panic as a PanicError, also a panic of the error's own methods, such as those of a
+// nil pointer.
 func caught(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
+			err = told(&PanicError{Value: v, Stack: debug.Stack()})
 		}
 	}()
-	return f()
+	return told(f())
 }
 
-// told returns err with its text, which it makes once. It returns a panic of the user's methods, while it makes the text or
-// calls look, as a PanicError.
-func told(err error, look func()) error {
-	t := &toldError{error: err}
-	if broken := caught(func() error { t.text = err.Error(); look(); return nil }); broken != nil {
+// sound returns err, or a PanicError if its methods panic.
+func sound(err error) error {
+	if broken := caught(func() error { _ = told(err); return nil }); broken != nil {
 		return broken
 	}
-	return t
+	return err
 }
 
-// storable returns err with a text that every queue stores: valid UTF-8 without NUL. A queue that cannot store the error of a
-// message runs the message again, and River then stores no outcome of other jobs either.
-func storable(err error) error {
+// told returns err with its text, which it makes once: valid UTF-8 without NUL. A queue that cannot store the text runs the message
+// again, and River then stores no outcome of other jobs either. If a method of err panics, it does so here, and not later.
+func told(err error) error {
 	if err == nil {
 		return nil
 	}
-	text := ""
-	if broken := caught(func() error { text = err.Error(); return nil }); broken != nil {
-		return storable(broken)
-	}
-	if clean := strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?"); clean != text {
-		return &toldError{err, clean}
-	}
-	return err
+	IsPermanent(err) // calls the methods of all that err wraps
+	return &toldError{err, strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "?"), "\x00", "?")}
 }
 
 type toldError struct {

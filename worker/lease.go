@@ -24,10 +24,7 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 	told := false
 	interrupted, err := w.leased(ctx, m, func(running context.Context) error {
 		err := caught(func() error { return run(running) })
-		if broken := caught(func() error { errors.As(err, &refused); return nil }); broken != nil {
-			return broken // the error's own methods panic
-		}
-		if refused != nil && !refused.MessageOnly {
+		if errors.As(err, &refused) && !refused.MessageOnly {
 			// Close the limit while the operation still has its token, so that no other operation begins in between.
 			closes := m.Entity
 			if refused.Shared != "" {
@@ -37,7 +34,7 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		}
 		return err
 	})
-	if refused != nil && permanent(err) { // the operation gives its message up; the limiter knows of the refusal
+	if refused != nil && IsPermanent(err) { // the operation gives its message up; the limiter knows of the refusal
 		refused = nil
 	}
 	switch {
@@ -54,20 +51,14 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 			}
 		}
 		return w.postpone(m, Refused, delay, err)
-	case interrupted && ctx.Err() == nil && !permanent(err):
+	case interrupted && ctx.Err() == nil && !IsPermanent(err):
 		out := w.wait(m, w.o.RetryDelay, err)
 		w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "delay", out.Delay.String(), "error", err)
 		return out
-	case ctx.Err() != nil && w.o.Attempts > 0 && !permanent(err): // the end of ctx explains the failure
+	case ctx.Err() != nil && w.o.Attempts > 0 && !IsPermanent(err): // the end of ctx explains the failure
 		return w.wait(m, w.o.RetryDelay, err)
 	}
 	return w.Fail(ctx, m, err)
-}
-
-// permanent is IsPermanent for an error of the user, whose methods may panic.
-func permanent(err error) (is bool) {
-	_ = caught(func() error { is = IsPermanent(err); return nil })
-	return is
 }
 
 // leased runs an operation under its lease. With interrupted the operation did not cause the error: its lease was lost before
@@ -103,8 +94,7 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 	if err == nil || context.Cause(ctx) != ErrLeaseLost {
 		return false, err
 	}
-	lost := false
-	if err = told(err, func() { lost = errors.Is(err, ErrLeaseLost) }); !lost {
+	if !errors.Is(err, ErrLeaseLost) {
 		err = fmt.Errorf("%w: %w", ErrLeaseLost, err) // else it would say only that a context was cancelled
 	}
 	return !k.isOld(), err

@@ -194,7 +194,6 @@ func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context
 	default:
 		out = w.step(ctx, m, run)
 	}
-	out.Err = storable(out.Err)
 	if out.Delay == 0 {
 		w.Abandon(ctx, m, out.Kind == Failed)
 	}
@@ -315,7 +314,7 @@ func lateFor(cause error) error {
 	if cause == nil {
 		return drip.ErrDeadline
 	}
-	return fmt.Errorf("%w: %w", drip.ErrDeadline, told(cause, func() { outlived(cause) }))
+	return fmt.Errorf("%w: %w", drip.ErrDeadline, cause)
 }
 
 // outlived reports whether a message is given up because of its age or deadline, which spends no attempt.
@@ -330,24 +329,18 @@ func (w *Worker[M]) GiveUp(m *Message, cause error) Outcome {
 // queue decides that, unless the error is permanent.
 func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 	m.Note.Attempts++
-	final, stack := false, []byte(nil)
-	raw := cause
-	cause = told(raw, func() {
-		final = IsPermanent(raw)
-		if p := (*PanicError)(nil); errors.As(raw, &p) {
-			stack = p.Stack
-		}
-	})
 	log := w.o.Logger.With("entity", m.Entity, "attempt", m.Note.Attempts, "message_id", m.ID, "error", cause)
-	if stack != nil {
-		log = log.With("stack", string(stack))
+	var panicked *PanicError
+	if errors.As(cause, &panicked) {
+		log = log.With("stack", string(panicked.Stack))
 	}
+	final := IsPermanent(cause)
 	switch {
 	case w.o.Attempts > 0:
 	case final:
 		return w.GiveUp(m, cause)
 	default:
-		if stack != nil { // which the queue does not store
+		if panicked != nil { // which the queue does not store
 			log.ErrorContext(ctx, "an operation panicked")
 		}
 		return Outcome{Kind: Failed, Note: m.Note, Err: cause}

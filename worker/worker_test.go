@@ -107,6 +107,7 @@ func TestOutcomes(t *testing.T) {
 		"wants to run at once":               {run: func(context.Context) error { return Later(-1, nil) }, kind: Refused, least: time.Millisecond, postponed: 1},
 		"panics":                             {attempts: 3, run: func(context.Context) error { panic("oh") }, kind: Retried, least: time.Second, spent: 1},
 		"its error panics":                   {attempts: 3, run: func(context.Context) error { return broken{} }, kind: Retried, least: time.Second, spent: 1},
+		"its cause panics":                   {attempts: 3, run: func(context.Context) error { return brokenCause{} }, kind: Retried, least: time.Second, spent: 1},
 		"came early":                         {note: Note{Due: time.Now().Add(time.Hour)}, kind: Waiting, least: 59 * time.Minute},
 		"is too old":                         {note: Note{First: time.Now().Add(-25 * time.Hour)}, kind: GivenUp, err: ErrTooOld},
 	} {
@@ -140,10 +141,14 @@ func TestOutcomes(t *testing.T) {
 }
 
 // broken is an error whose methods panic.
-type broken struct{}
+type broken struct{ brokenCause }
 
 func (broken) Error() string { panic("no text") }
-func (broken) Unwrap() error { panic("no cause") }
+
+type brokenCause struct{}
+
+func (brokenCause) Error() string { return "it has no cause" }
+func (brokenCause) Unwrap() error { panic("no cause") }
 
 // A message that goes for good gives its slot to others; it also does when it was postponed too often.
 func TestGivenUpMessagesLeaveTheirSlots(t *testing.T) {
@@ -758,11 +763,16 @@ func TestErrorIsStorable(t *testing.T) {
 	garbled := errors.New("\xff of \x00 no use")
 	for name, err := range map[string]error{
 		"failed": garbled, "permanent": Permanent(garbled), "throttled": Throttled(time.Second, garbled), "later": Later(time.Second, garbled),
-		"broken": Later(time.Second, broken{}),
+		"broken": Later(time.Second, broken{}), "panic": garbled,
 	} {
 		w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{})})
-		out := w.Do(t.Context(), "shop", "", func(context.Context) error { return err })
-		if name != "broken" && !errors.Is(out.Err, garbled) {
+		out := w.Do(t.Context(), "shop", "", func(context.Context) error {
+			if name == "panic" {
+				panic(err)
+			}
+			return err
+		})
+		if name != "broken" && name != "panic" && !errors.Is(out.Err, garbled) {
 			t.Errorf("%s: %+v", name, out)
 		}
 		if text := out.Err.Error(); !utf8.ValidString(text) || strings.Contains(text, "\x00") {
