@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/dial"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/workertest"
 )
@@ -101,7 +102,7 @@ func (q looped) Consume(ctx context.Context, l Limiter, handle func(context.Cont
 
 // loop rejects a message after a permanent error, to the queue's dead letters if the queue has any.
 func (q looped) loop(ctx context.Context, l Limiter, entity EntityFunc, h Handler) error {
-	conn, err := dial(ctx, q.url, amqp.Config{}, "looping")
+	conn, err := dial.RabbitMQ(ctx, q.url, amqp.Config{}, "looping")
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/dial"
 )
 
 // givenBack notes when deliveries are given back.
@@ -43,7 +45,7 @@ func TestNoConnectionToPublish(t *testing.T) {
 				const n = 128
 				s := taking(t, Options{Limiter: limiterFunc(func() time.Duration { return time.Hour })})
 				s.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
-					sleep(ctx, dialTimeout) // as dial does
+					sleep(ctx, dial.Timeout) // as dial does
 					return nil, errors.New("connect: i/o timeout")
 				}
 				g := &givenBack{began: time.Now()}

@@ -5,76 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/dial"
 )
 
-// dial opens a connection named for its purpose. Its error names the address and never the URL, which holds a password.
-func dial(ctx context.Context, url string, config amqp.Config, purpose string) (*amqp.Connection, error) {
-	uri, err := amqp.ParseURI(url)
-	if err != nil {
-		return nil, errors.New("malformed AMQP URL") // the cause may repeat it
-	}
-	// The client's own dialer knows no context. It clears this deadline once the connection is open.
-	timeout := dialTimeout
-	if uri.ConnectionTimeout > 0 {
-		timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
-	}
-	var watch func() bool
-	config.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		watch = context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
-		return unstuck{conn}, conn.SetDeadline(time.Now().Add(timeout))
-	}
-	if config.TLSClientConfig != nil {
-		config.TLSClientConfig = config.TLSClientConfig.Clone() // the client writes the server's name into it
-	}
-	config.Properties = amqp.NewConnectionProperties()
-	config.Properties.SetClientConnectionName("drip " + purpose)
-	conn, err := amqp.DialConfig(url, config)
-	if watch != nil && !watch() && err == nil {
-		conn.CloseDeadline(time.Now())
-		err = ctx.Err()
-	}
-	if err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
-	}
-	return conn, nil
-}
-
-// unstuck is a connection whose writes end when its reads do. A broker that reads no more, because it is blocked or gone, stops
-// a write for as long as the system's patience lasts. The client extends the time to read between two writes only, so then its
-// read fails. It closes the connection after that, but first waits for the write.
-type unstuck struct{ net.Conn }
-
-func (c unstuck) Read(b []byte) (n int, err error) {
-	if n, err = c.Conn.Read(b); err != nil {
-		c.SetWriteDeadline(time.Now())
-	}
-	return n, err
-}
-
-const (
-	dialTimeout = 15 * time.Second
-	// closeTimeout bounds the closing handshake of a connection, which a dead or blocked broker does not answer.
-	closeTimeout = 5 * time.Second
-)
+// closeTimeout bounds the closing handshake of a connection, which a dead or blocked broker does not answer.
+const closeTimeout = 5 * time.Second
 
 func closeConnection(conn *amqp.Connection) { conn.CloseDeadline(time.Now().Add(closeTimeout)) }
 
-// guard closes the connection when ctx ends, or when the broker has not answered for dialTimeout, until the caller calls
+// guard closes the connection when ctx ends, or when the broker has not answered for dial.Timeout, until the caller calls
 // release. The client's own calls wait for an answer without a bound.
 func guard(ctx context.Context, conn *amqp.Connection) (release func()) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dial.Timeout)
 	stop := context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })
 	return func() {
 		stop()
@@ -108,7 +55,7 @@ type session struct {
 // begin connects, declares and consumes. handlers is the context of the handlers. hopeless ends Run with an error. With start
 // each problem is an error that says how to fix it. Later a Consumer works around problems.
 func (c *Consumer) begin(ctx, handlers context.Context, hopeless context.CancelCauseFunc, start bool) (*session, error) {
-	conn, err := dial(ctx, c.o.URL, amqp.Config{TLSClientConfig: c.o.TLS}, "consuming "+c.o.Queue)
+	conn, err := dial.RabbitMQ(ctx, c.o.URL, amqp.Config{TLSClientConfig: c.o.TLS}, "consuming "+c.o.Queue)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +206,7 @@ func (s *session) suspect() bool {
 // isStream returns ErrQueue if the work queue is a stream: basic.get does not work on streams. A message that it gets goes
 // back.
 func (s *session) isStream() error {
-	conn, err := dial(s.waiting, s.o.URL, amqp.Config{TLSClientConfig: s.o.TLS}, "looking at "+s.o.Queue)
+	conn, err := dial.RabbitMQ(s.waiting, s.o.URL, amqp.Config{TLSClientConfig: s.o.TLS}, "looking at "+s.o.Queue)
 	if err != nil {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/internal/address"
+	"github.com/drip-go/drip/internal/dial"
 	"github.com/drip-go/drip/internal/wheel"
 )
 
@@ -151,13 +151,9 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 	case o.URL == "":
 		return nil, errors.New("Options.URL is missing")
 	}
-	_, err := address.Parse(o.URL)
-	var uri amqp.URI
-	if err == nil {
-		uri, err = amqp.ParseURI(o.URL)
-	}
+	uri, err := dial.Parse(o.URL)
 	if err != nil {
-		return nil, errors.New("Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped") // the cause may repeat it
+		return nil, fmt.Errorf("Options.URL is %w", err)
 	}
 	if o.TLS != nil && uri.Scheme != "amqps" { // the client would send the password as plain text
 		return nil, errors.New("Options.TLS is set, and Options.URL is one without TLS; it must begin with amqps://")
@@ -174,7 +170,7 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 	}
 	o.ConfirmTimeout = cmp.Or(o.ConfirmTimeout, 10*time.Second)
 	connect := func(ctx context.Context) (*amqp.Connection, error) {
-		return dial(ctx, o.URL, amqp.Config{TLSClientConfig: o.TLS}, "publishing for "+o.Queue)
+		return dial.RabbitMQ(ctx, o.URL, amqp.Config{TLSClientConfig: o.TLS}, "publishing for "+o.Queue)
 	}
 	alive, die := context.WithCancel(context.Background())
 	layout := &wheel.Standard

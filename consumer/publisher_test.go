@@ -9,6 +9,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/dial"
 )
 
 // The publisher replaces a connection on which the broker refuses a message, unless it is a new one. Publishings that wait on
@@ -19,7 +21,9 @@ func TestRefusingConnectionIsReplaced(t *testing.T) {
 	full := queue + ".full"
 	_, err := b.ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
 	b.must(err)
-	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) { return dial(ctx, b.url, amqp.Config{}, "testing") }, time.Minute, quiet)
+	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) {
+		return dial.RabbitMQ(ctx, b.url, amqp.Config{}, "testing")
+	}, time.Minute, quiet)
 	defer p.close()
 	publish := func(queue string) error {
 		return p.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) {
@@ -167,7 +171,7 @@ func TestPublisherIsStuckWriting(t *testing.T) {
 			patience, end := context.WithCancel(t.Context())
 			defer end()
 			connect := func(ctx context.Context) (*amqp.Connection, error) {
-				return dial(ctx, url+"?heartbeat="+c.heartbeat, amqp.Config{}, "testing")
+				return dial.RabbitMQ(ctx, url+"?heartbeat="+c.heartbeat, amqp.Config{}, "testing")
 			}
 			publisher := newPublisher(connect, time.Minute, quiet)
 			ended := make(chan error, 1)

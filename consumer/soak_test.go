@@ -14,6 +14,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/dial"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -142,7 +143,7 @@ func (s *soak) load(ctx context.Context) {
 func (s *soak) published(ctx context.Context, from, to int) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	conn, err := dial(ctx, s.server.URL(), amqp.Config{}, "soaking")
+	conn, err := dial.RabbitMQ(ctx, s.server.URL(), amqp.Config{}, "soaking")
 	if err != nil {
 		return false
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/dial"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -583,7 +584,9 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 	b.publish(queue, numbered(0, 20)...)
 	largest(1000)
 
-	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) { return dial(ctx, b.url, amqp.Config{}, "testing") }, time.Minute, quiet)
+	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) {
+		return dial.RabbitMQ(ctx, b.url, amqp.Config{}, "testing")
+	}, time.Minute, quiet)
 	defer p.close()
 	publish := func(msg amqp.Publishing) error {
 		return p.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) { return queue + ".drip.dead", msg, true })
@@ -747,7 +750,7 @@ func TestMessageThatNoFrameTakes(t *testing.T) {
 	var log lines
 	c := made(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: slog.New(&log)})
 	c.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
-		return dial(ctx, b.url, amqp.Config{FrameSize: 4096}, "testing") // the least that AMQP allows
+		return dial.RabbitMQ(ctx, b.url, amqp.Config{FrameSize: 4096}, "testing") // the least that AMQP allows
 	}
 	stop := consuming(t, c)
 	long := strings.Repeat("x", 255)

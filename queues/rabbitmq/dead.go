@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []qu
 		return false
 	})
 	if err != nil {
-		return nil, false, b.failed(ctx, fmt.Sprintf("read the dead letters of %q", queue), err)
+		return nil, false, failed(ctx, "read the dead letters of", queue, err)
 	}
 	return letters, more, nil
 }
@@ -46,7 +47,7 @@ func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []qu
 func (b *Broker) Requeue(ctx context.Context, queue string, pick func(*queues.Letter) bool) (n int, err error) {
 	n, _, err = b.letters(ctx, queue, func(count int) int { return count }, pick)
 	if err != nil {
-		err = b.failed(ctx, fmt.Sprintf("put back dead letters of %q", queue), err)
+		err = failed(ctx, "put back dead letters of", queue, err)
 	}
 	return n, err
 }
@@ -69,7 +70,9 @@ func (b *Broker) letters(ctx context.Context, queue string, most func(count int)
 	defer guard(late, conn)()
 	defer conn.CloseDeadline(time.Now().Add(time.Minute))
 	names := []string{deadQueue(queue), dueQueue(queue), queue}
-	b.forgetAbsent(names) // they may exist now, and their letters must not be overlooked
+	for _, name := range names {
+		b.absent.Delete(name) // it may exist now, and its letters must not be overlooked
+	}
 	found, err := b.lookAt(conn, names)
 	switch {
 	case err != nil:
@@ -333,23 +336,11 @@ func letterOf(d *amqp.Delivery) queues.Letter {
 
 // number returns an integer of any AMQP type, 0 for any other value.
 func number(v any) int64 {
-	switch v := v.(type) {
-	case int64:
-		return v
-	case int32:
-		return int64(v)
-	case int16:
-		return int64(v)
-	case int8:
-		return int64(v)
-	case byte:
-		return int64(v)
-	case uint16:
-		return int64(v)
-	case uint32:
-		return int64(v)
-	case int:
-		return int64(v)
+	switch n := reflect.ValueOf(v); {
+	case n.CanInt():
+		return n.Int()
+	case n.CanUint():
+		return int64(n.Uint())
 	}
 	return 0
 }

