@@ -188,38 +188,26 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// suspect reports whether the work queue is a stream, after a delivery with a header that a stream or a publisher adds. It
-// asks once a session, and only without the permission to configure the queue: asking costs a message of the queue a delivery.
-func (s *session) suspect() bool {
+// suspect ends Run if the work queue is a stream, after a delivery with a header that a stream or a publisher adds. basic.get does not
+// work on streams. suspect asks once a session, and only without the permission to configure the queue: asking costs a message of the
+// queue a delivery.
+func (s *session) suspect() (isStream bool) {
 	if s.known {
 		return false
 	}
 	s.known = true
-	err := s.isStream()
-	if err != nil {
-		s.hopeless(err)
-		s.stopWaiting()
+	defer guard(context.WithoutCancel(s.waiting), s.conn)()
+	ch, err := s.conn.Channel()
+	if err == nil {
+		defer ch.Close() // gives the message back
+		_, _, err = ch.Get(s.o.Queue, false)
 	}
-	return err != nil
-}
-
-// isStream returns ErrQueue if the work queue is a stream: basic.get does not work on streams. A message that it gets goes
-// back.
-func (s *session) isStream() error {
-	conn, err := dial.RabbitMQ(s.waiting, s.o.URL, amqp.Config{TLSClientConfig: s.o.TLS}, "looking at "+s.o.Queue)
-	if err != nil {
-		return nil
+	if code(err) != amqp.NotImplemented {
+		return false
 	}
-	defer closeConnection(conn)
-	defer guard(s.waiting, conn)()
-	ch, err := conn.Channel()
-	if err != nil {
-		return nil
-	}
-	if _, _, err = ch.Get(s.o.Queue, false); code(err) == amqp.NotImplemented {
-		return stream(s.o.Queue)
-	}
-	return nil
+	s.hopeless(stream(s.o.Queue))
+	s.stopWaiting()
+	return true
 }
 
 // watchStalls logs when as many messages are in hand as may be and none of them has ended for stalledAfter, and again when

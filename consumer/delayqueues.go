@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
 	"sync"
 	"time"
@@ -89,8 +88,7 @@ type DelayQueues struct {
 	mu       sync.Mutex
 	declared map[place]time.Time // when, by ring and queue
 	shunned  map[place]*shunning // likewise
-	unused   []place             // queues that useAll has to use; it is using the first
-	allUsed  chan struct{}       // closed when unused is empty; nil if it was never filled
+	used     chan struct{}       // closed when the queues that were declared last are used; nil if there are none
 }
 
 // The broker removes a queue from which nobody has consumed or got for idleTime, whether it has messages or not. Publishing
@@ -233,14 +231,10 @@ func (q *DelayQueues) put(ctx, patience context.Context, m *message) error {
 	for redeclared, refused := false, 0; ; {
 		p, wait, err := q.place(time.Now().UnixMilli(), m.due())
 		if err == nil && wait {
-			declaring, end := both(ctx, patience)
-			err = q.declare(declaring, p)
-			end()
-			if err != nil && refusesDeclaration(err) {
+			if err = q.prepare(ctx, patience, p); refusesDeclaration(err) {
 				q.shun(p, err)
 				continue
 			}
-			q.awaitUse(ctx)
 		}
 		if err != nil {
 			return err
@@ -422,12 +416,14 @@ func (q *DelayQueues) begin(ctx context.Context, start bool) error {
 	q.mu.Lock()
 	clear(q.declared)
 	q.mu.Unlock()
+	var declared []place
 	for ring, r := range q.layout.Rings[:q.layout.Everyday] {
 		for i := range r.Slots {
 			p := place{ring: ring, queue: i}
-			err := q.declare(ctx, p)
+			one, err := q.declare(ctx, p)
 			switch {
 			case err == nil:
+				declared = append(declared, one...)
 			case start || !refusesDeclaration(err):
 				return err
 			default:
@@ -435,24 +431,35 @@ func (q *DelayQueues) begin(ctx context.Context, start bool) error {
 			}
 		}
 	}
-	q.awaitUse(ctx)
+	q.use(declared)
 	return nil
 }
 
-func (q *DelayQueues) declare(ctx context.Context, p place) error {
-	if q.isDeclared(p) {
-		return nil
-	}
-	err := q.publisher.declare(ctx, func(ch *amqp.Channel) error {
-		return declareQueue(ch, q.name(p), q.queueType, q.target, q.idle)
-	})
-	if err == nil {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.declared[p.asQueue()] = time.Now()
-		q.use(p)
-	}
+// prepare declares a queue and uses it. For patience see publish.
+func (q *DelayQueues) prepare(ctx, patience context.Context, p place) error {
+	ctx, end := both(ctx, patience)
+	defer end()
+	declared, err := q.declare(ctx, p)
+	q.use(declared)
 	return err
+}
+
+// declare declares a queue, unless it is declared, and returns it then. The caller must use it.
+func (q *DelayQueues) declare(ctx context.Context, p place) (declared []place, err error) {
+	if q.isDeclared(p) {
+		return nil, nil
+	}
+	err = q.publisher.declare(ctx, func(ch *amqp.Channel) error {
+		if q.isDeclared(p) { // another message was faster
+			return nil
+		}
+		err := declareQueue(ch, q.name(p), q.queueType, q.target, q.idle)
+		if err == nil {
+			declared = []place{p}
+		}
+		return err
+	})
+	return declared, err
 }
 
 // isDeclared reports whether a queue was declared, and so recently that it need not be used again.
@@ -469,68 +476,47 @@ func (q *DelayQueues) forget(p place) {
 	delete(q.declared, p.asQueue())
 }
 
-// use makes the broker note that a queue is used. It works in the background: a queue without a leader takes long. It
-// requires mu held.
-func (q *DelayQueues) use(p place) {
-	if q.alive.Err() != nil {
-		return
+// use makes the broker note that queues that were declared are used. A queue without a leader takes long. So use works in the
+// background and waits at most a second, also for the queues of other calls: the broker does not remove a queue without a leader either.
+func (q *DelayQueues) use(declared []place) {
+	q.mu.Lock()
+	if len(declared) > 0 && q.alive.Err() == nil {
+		for _, p := range declared {
+			q.declared[p.asQueue()] = time.Now()
+		}
+		used := make(chan struct{})
+		q.used = used
+		q.using.Go(func() {
+			defer close(used)
+			q.get(declared)
+		})
 	}
-	if q.unused = append(q.unused, p); len(q.unused) == 1 {
-		q.allUsed = make(chan struct{})
-		q.using.Go(q.useAll)
+	used := q.used
+	q.mu.Unlock()
+	if used != nil {
+		within(time.Second, used)
 	}
 }
 
-// useAll gets from the unused queues, and gives the messages back. It has its own connection, because a queue without a
-// leader closes it. A queue that fails is used a day later.
-func (q *DelayQueues) useAll() {
+// get gets from queues, and gives the messages back. It has its own connection, because a queue without a leader closes it. A queue
+// that fails is used a day later.
+func (q *DelayQueues) get(places []place) {
 	var ch *amqp.Channel
-	for p, ok := q.nextUse(0); ok; p, ok = q.nextUse(1) {
+	for _, p := range places {
 		if ch == nil || ch.IsClosed() {
 			conn, err := q.publisher.connect(q.alive)
-			if err == nil {
-				defer closeConnection(conn)
-				defer context.AfterFunc(q.alive, func() { conn.CloseDeadline(time.Now()) })()
-				ch, err = conn.Channel()
-			}
 			if err != nil {
-				q.nextUse(math.MaxInt)
+				return
+			}
+			defer closeConnection(conn)
+			defer context.AfterFunc(q.alive, func() { conn.CloseDeadline(time.Now()) })()
+			if ch, err = conn.Channel(); err != nil {
 				return
 			}
 		}
 		if d, ok, err := ch.Get(q.name(p), false); ok && err == nil {
 			d.Nack(false, true) // if that fails the channel is closed, which gives the message back, too
 		}
-	}
-}
-
-// nextUse drops the first done queues from unused and returns the next one.
-func (q *DelayQueues) nextUse(done int) (p place, ok bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.unused = q.unused[min(done, len(q.unused)):]
-	if len(q.unused) == 0 || q.alive.Err() != nil {
-		q.unused = nil
-		close(q.allUsed)
-		return p, false
-	}
-	return q.unused[0], true
-}
-
-// awaitUse waits until useAll has used all queues, or for a second: the broker does not remove a queue without a leader
-// either.
-func (q *DelayQueues) awaitUse(ctx context.Context) {
-	q.mu.Lock()
-	used := q.allUsed
-	q.mu.Unlock()
-	if used == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	select {
-	case <-used:
-	case <-ctx.Done():
 	}
 }
 
