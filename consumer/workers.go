@@ -13,8 +13,6 @@ type workers struct {
 	mu     sync.Mutex
 	queue  []*delivery // not empty: a worker is called
 	called bool        // the called worker has not begun
-	idle   []chan struct{}
-	closed bool
 }
 
 func (w *workers) do(d *delivery) {
@@ -24,58 +22,29 @@ func (w *workers) do(d *delivery) {
 	w.call()
 }
 
-// close makes the workers end when everything is done.
-func (w *workers) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closed = true
-	for _, turn := range w.idle {
-		close(turn)
-	}
-	w.idle = nil
-}
-
-// call calls a worker if a message is queued: the last idle one, or a new one. It requires mu held.
+// call calls a worker if a message is queued. It requires mu held.
 func (w *workers) call() {
-	if w.called || len(w.queue) == 0 {
-		return
+	if !w.called && len(w.queue) > 0 {
+		w.called = true
+		w.running.Go(w.work)
 	}
-	w.called = true
-	if last := len(w.idle) - 1; last >= 0 {
-		w.idle[last] <- struct{}{}
-		w.idle = w.idle[:last]
-		return
-	}
-	w.running.Go(w.work)
 }
 
-// work runs a worker.
+// work runs a worker until no message is queued.
 func (w *workers) work() {
-	turn := make(chan struct{}, 1)
 	w.mu.Lock()
 	w.called = false
 	w.mu.Unlock()
-	for d := w.next(turn); d != nil; d = w.next(turn) {
+	for d := w.next(); d != nil; d = w.next() {
 		w.process(d)
 	}
 }
 
-// next returns the next message for a worker. It may wait for the worker's turn. It returns nil when everything is done.
-func (w *workers) next(turn chan struct{}) *delivery {
+func (w *workers) next() *delivery {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(w.queue) == 0 {
-		if w.closed {
-			return nil
-		}
-		w.idle = append(w.idle, turn)
-		w.mu.Unlock()
-		_, called := <-turn
-		w.mu.Lock()
-		if !called {
-			return nil
-		}
-		w.called = false
+	if len(w.queue) == 0 {
+		return nil
 	}
 	d := w.queue[0]
 	w.queue[0] = nil

@@ -3,64 +3,47 @@ package consumer
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
 
-// Messages that take long all run at once. Short ones begin in their order. Idle workers are called before new ones.
+// Messages that take long all run at once.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
 		var running sync.WaitGroup
-		var mu sync.Mutex
-		var begun []uint64
+		var begun atomic.Int64
 		block := make(chan struct{})
-		w := workers{running: &running, process: func(d *delivery) {
-			mu.Lock()
-			begun = append(begun, d.DeliveryTag)
-			mu.Unlock()
-			if d.back {
-				<-block
-			}
+		w := workers{running: &running, process: func(*delivery) {
+			begun.Add(1)
+			<-block
 		}}
-		give := func(tag uint64, blocks bool) {
-			d := &delivery{back: blocks}
-			d.DeliveryTag = tag
-			w.do(d)
-		}
-		for tag := range uint64(n) {
-			give(tag, true)
+		for range n {
+			w.do(&delivery{})
 		}
 		synctest.Wait()
-		if len(begun) != n {
-			t.Fatalf("%d of %d that block have begun", len(begun), n)
+		if begun.Load() != n {
+			t.Errorf("%d of %d that block have begun", begun.Load(), n)
 		}
 		close(block)
-		synctest.Wait()
-		if len(w.idle) != n {
-			t.Errorf("%d workers are idle, want %d", len(w.idle), n)
-		}
-		for tag := range uint64(n) {
-			give(tag, false)
-			synctest.Wait()
-		}
-		if len(w.idle) != n {
-			t.Errorf("%d workers are idle after more messages, want the %d there were", len(w.idle), n)
-		}
-		if !slices.IsSorted(begun[n:]) || len(begun) != 2*n {
-			t.Errorf("begun: %v", begun[n:])
-		}
-		for tag := range uint64(n) {
-			give(tag, false)
-		}
-		w.close()
 		running.Wait()
-		if len(begun) != 3*n {
-			t.Errorf("the workers left when %d of %d had begun", len(begun), 3*n)
-		}
 	})
+}
+
+// Messages begin in the order in which they are given.
+func TestWorkersOrder(t *testing.T) {
+	w := workers{called: true} // the test is the worker
+	given := []*delivery{{}, {}, {}}
+	for _, d := range given {
+		w.do(d)
+	}
+	for i, d := range given {
+		if w.next() != d {
+			t.Errorf("message %d is not the next", i)
+		}
+	}
 }
 
 // Each message is processed once, from any goroutine and however long each takes.
@@ -89,7 +72,6 @@ func TestWorkersLoseNothing(t *testing.T) {
 		})
 	}
 	giving.Wait()
-	w.close()
 	running.Wait()
 	for id, times := range done {
 		if times != 1 {
@@ -118,7 +100,6 @@ func TestWorkerEnds(t *testing.T) {
 		for i := range 100 {
 			w.do(&delivery{back: i%10 == 0})
 		}
-		w.close()
 		running.Wait()
 		if done != 90 {
 			t.Errorf("%d of 90 were done", done)
