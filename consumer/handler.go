@@ -3,14 +3,10 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -34,92 +30,56 @@ func (f HandlerFunc) Handle(ctx context.Context, d *amqp.Delivery) error { retur
 // Middleware wraps a Handler in another.
 type Middleware func(Handler) Handler
 
-// Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler, in
-// the form its publisher gave it. Limit hands any other message to p, which postpones it, and also a message whose
-// handler returns Throttled, ThrottledShared or Later. Either way nil means: acknowledge the delivery. Acknowledge in
-// the loop, therefore: a postponed message never reaches the handler. Call the handler with a context that does not end
-// with the loop, such as context.WithoutCancel makes. Otherwise p may publish a copy although its context has ended,
-// and the message comes twice.
-//
-// While the limiter gives no answer, the message waits for one until ctx ends. After five minutes Limit postpones it.
-// When [IsPermanent] reports true for an error, reject the message without requeueing it. After any other error let the
-// broker deliver it again, with some pause.
-//
-// Limit returns the token on every path, also when the handler panics. The panic then goes on to your loop. Limit frees
-// a slot that was booked for a message that p did not take. It panics if one of its arguments is nil.
-//
-// Limit recognizes a returning message by its headers and by the default exchange. So a publisher who may use the
-// default exchange can forge such a message: with a false exchange, routing key and user ID, or with the ticket of
-// another message, which gains it no more than a place in front.
-func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
-	return LimitRequests(l, entity, nil, p)
+// Operation tells a handler about the operation it runs, besides the message, and takes its real cost.
+type Operation = worker.Operation
+
+// OperationOf returns the operation of a handler's context, nil for any other.
+func OperationOf(ctx context.Context) *Operation { return worker.OperationOf(ctx) }
+
+// ErrLeaseLost is the cause of a handler's context that was cancelled because its lease could not be renewed: the
+// operation has taken longer than the bucket's MaxLease, or the limiter was unreachable for too long. Other operations
+// may take its token now.
+var ErrLeaseLost = worker.ErrLeaseLost
+
+// Handlers and messages have the errors of package worker, and ErrExpired.
+var (
+	// ErrEntity is the error of a message whose entity function failed, panicked or returned an empty entity.
+	ErrEntity = worker.ErrEntity
+
+	// ErrExpired is the error of a message behind Limit whose own expiration ends before it may run. Reject it without
+	// requeueing, as the broker does with such a message. A Consumer sends it to the dead letters.
+	ErrExpired = errors.New("the message has expired")
+)
+
+// PanicError is the error of a handler that panicked.
+type PanicError = worker.PanicError
+
+// Permanent returns the error of a handler, or of an entity function, that would fail again. A Consumer does not retry
+// the message and sends it to the dead letters. Behind Limit see IsPermanent.
+func Permanent(cause error) error { return worker.Permanent(cause) }
+
+// IsPermanent reports whether an error of Limit's handler says that the message would fail at each further delivery:
+// the error is ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. So it is for an
+// empty entity, but not for another error of the entity function. Reject such a message without requeueing it.
+func IsPermanent(err error) bool {
+	return errors.Is(err, ErrUnpostponable) || errors.Is(err, ErrExpired) || worker.IsPermanent(err)
 }
 
-// LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does. A
-// nil function means the zero Request. Any other function needs a Limiter that is an Admitter, else LimitRequests
-// panics.
-func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) drip.Request, p Postponer) Middleware {
-	if absent.Is(p) { // no message that has to wait could ever be handled
-		panic("consumer: the Postponer is missing")
-	}
-	w, err := worker.New(worker.Options[*amqp.Delivery]{
-		Limiter: l, Entity: entity, Request: request, ID: func(d *amqp.Delivery) string { return d.MessageId },
-	})
-	if err != nil {
-		panic(strings.Replace(err.Error(), "worker: Options.", "consumer: the ", 1))
-	}
-	return func(next Handler) Handler {
-		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-			now := time.Now()
-			m := open(*d, now, true)
-			user := m.delivery()
-			limited, err := w.Open(user, m.Note)
-			stored := false
-			if err == nil {
-				err = limit(ctx, w, limited, &m, func(running context.Context) error { return next.Handle(running, user) }, func(delay time.Duration) error {
-					err := p.Postpone(context.WithValue(ctx, ticketKey{}, limited.Note.Ticket), d, delay)
-					stored = err == nil
-					return err
-				})
-			} else {
-				err = fmt.Errorf("consumer: %w", err)
-			}
-			if !stored {
-				// With an error that is not permanent the delivery comes again, with its ticket.
-				w.Abandon(ctx, limited, err != nil && !IsPermanent(err))
-			}
-			return err
-		})
-	}
+// Throttled returns the error of a handler whose call the provider refused because of its limit. No message of the
+// entity runs for retryAfter, in any process. Then this message runs, before newcomers. It spends no retry. Some
+// providers send retryAfter 0: the wait is at least Options.RetryDelay, and behind Limit a second. With a Limiter that
+// is no Admitter only the message waits. cause may be nil.
+func Throttled(retryAfter time.Duration, cause error) error {
+	return worker.Throttled(retryAfter, cause)
 }
 
-// limit takes a message through the limit, for Limit.
-func limit(ctx context.Context, w *limited, l *worker.Message, m *message, run func(context.Context) error, postpone func(time.Duration) error) error {
-	now := time.Now().UnixMilli()
-	if now > m.expires() {
-		return fmt.Errorf("consumer: %w", ErrExpired)
-	}
-	if rest := m.due() - now; rest > 0 {
-		return postpone(time.Duration(rest) * time.Millisecond)
-	}
-	a, err := ask(ctx, ctx, w, l, m.expires(), nil)
-	switch {
-	case errors.Is(err, errCrowded):
-		return postpone(crowdedFor(m, l.Request.Deadline))
-	case err != nil:
-		return err
-	case a.Delay > 0:
-		return postpone(a.Delay)
-	}
-	out := w.Run(ctx, l, run)
-	if out.Kind == worker.Refused {
-		return postpone(out.Delay)
-	}
-	if panicked := (*PanicError)(nil); errors.As(out.Err, &panicked) {
-		panic(panicked.Value) // the loop's business
-	}
-	return out.Err
+// ThrottledShared is Throttled for a limit of drip.Options.Shared, such as the app's limit. No message within it runs
+// for retryAfter, of any entity. The entity keeps the tokens of its own limit. If no shared limit has that name, the
+// Consumer logs an error and only the message waits.
+func ThrottledShared(limit string, retryAfter time.Duration, cause error) error {
+	return worker.ThrottledShared(limit, retryAfter, cause)
 }
 
-// ticketKey is the context key of the message's ticket, for Postpone.
-type ticketKey struct{}
+// Later returns the error of a handler whose message is to be handled again after d, while other messages of the entity
+// run. The message keeps its place before newcomers and spends no retry. cause may be nil.
+func Later(d time.Duration, cause error) error { return worker.Later(d, cause) }
