@@ -95,15 +95,13 @@ type telemetry struct {
 	work        labels
 }
 
-// labels are attributes in the form that instruments take without an allocation.
-type labels struct {
-	add    []metric.AddOption
-	record []metric.RecordOption
-}
+// labels are the attributes of a record.
+type labels = metric.MeasurementOption
 
+// labelled leaves out attributes without a value.
 func labelled(attributes ...attribute.KeyValue) labels {
-	o := metric.WithAttributeSet(attribute.NewSet(append(attributes, systemRabbitMQ)...))
-	return labels{[]metric.AddOption{o}, []metric.RecordOption{o}}
+	attributes = slices.DeleteFunc(attributes, func(a attribute.KeyValue) bool { return a.Value.AsString() == "" })
+	return metric.WithAttributeSet(attribute.NewSet(append(attributes, systemRabbitMQ)...))
 }
 
 type settlement struct {
@@ -191,37 +189,31 @@ func (t *telemetry) attributes(due, dead string) {
 	for back, queue := range map[bool]string{false: t.queue, true: due} {
 		t.delivered[back] = labelled(keyDestination.String(queue), keyOperation.String("deliver"))
 		t.held[back] = labelled(keyDestination.String(queue))
-		t.consumed.Add(ctx, 0, t.delivered[back].add...)
-		t.inHand.Add(ctx, 0, t.held[back].add...)
+		t.consumed.Add(ctx, 0, t.delivered[back])
+		t.inHand.Add(ctx, 0, t.held[back])
 	}
 	t.settlements = map[settlement]labels{}
+	settles := func(o outcome, reason string) {
+		l := labelled(work, keyOutcome.String(string(o)), keyReason.String(reason))
+		t.settlements[settlement{o, reason}] = l
+		t.settled.Add(ctx, 0, l)
+	}
 	for _, o := range []outcome{wasHandled, wasPostponed, wasThrottled, wasRetried, wasForwarded, wasReturned} {
-		t.settlements[settlement{outcome: o}] = labelled(work, keyOutcome.String(string(o)))
+		settles(o, "")
 	}
 	for _, reason := range reasons {
-		t.settlements[settlement{wasDeadLettered, reason}] = labelled(work, keyOutcome.String(string(wasDeadLettered)), keyReason.String(reason))
-	}
-	for _, l := range t.settlements {
-		t.settled.Add(ctx, 0, l.add...)
+		settles(wasDeadLettered, reason)
 	}
 	t.ran = map[string]labels{}
 	for _, e := range []string{"", "failed", "panic", "throttled"} {
-		attributes := []attribute.KeyValue{work, keyOperation.String("process")}
-		if e != "" {
-			attributes = append(attributes, keyErrorType.String(e))
-		}
-		t.ran[e] = labelled(attributes...)
+		t.ran[e] = labelled(work, keyOperation.String("process"), keyErrorType.String(e))
 	}
 	t.publishing = map[publishing]labels{}
 	for _, queue := range []string{due, dead} {
 		for _, e := range append([]string{""}, publishErrors...) {
-			attributes := []attribute.KeyValue{keyDestination.String(queue), keyOperation.String("publish"), keyOperationType.String("send")}
-			if e != "" {
-				attributes = append(attributes, keyErrorType.String(e))
-			}
-			l := labelled(attributes...)
+			l := labelled(keyDestination.String(queue), keyOperation.String("publish"), keyOperationType.String("send"), keyErrorType.String(e))
 			t.publishing[publishing{queue, e}] = l
-			t.sent.Add(ctx, 0, l.add...)
+			t.sent.Add(ctx, 0, l)
 		}
 	}
 }
@@ -253,8 +245,8 @@ func (t *telemetry) receive(m *message, back bool) *deliveryRecord {
 		v.text(keyMessageID, m.MessageId)
 		v.text(keyRoutingKey, m.RoutingKey)
 	}
-	t.consumed.Add(v.ctx, 1, t.delivered[back].add...)
-	t.inHand.Add(v.ctx, 1, t.held[back].add...)
+	t.consumed.Add(v.ctx, 1, t.delivered[back])
+	t.inHand.Add(v.ctx, 1, t.held[back])
 	return v
 }
 
@@ -282,7 +274,7 @@ func (v *deliveryRecord) context(parent context.Context) context.Context {
 // it when the message is due.
 func (v *deliveryRecord) due(m *message) {
 	if v != nil && v.back {
-		v.lateness.Record(v.ctx, max(0, time.Since(m.Due).Seconds()), v.work.record...)
+		v.lateness.Record(v.ctx, max(0, time.Since(m.Due).Seconds()), v.work)
 	}
 }
 
@@ -326,8 +318,8 @@ func (v *deliveryRecord) end(err error) {
 			v.span.SetAttributes(keyReason.String(v.reason))
 		}
 	}
-	v.settled.Add(v.ctx, 1, v.settlements[v.settlement].add...)
-	v.inHand.Add(v.ctx, -1, v.held[v.back].add...)
+	v.settled.Add(v.ctx, 1, v.settlements[v.settlement])
+	v.inHand.Add(v.ctx, -1, v.held[v.back])
 	v.span.End()
 }
 
@@ -342,7 +334,7 @@ func (t *telemetry) measured(next Handler) Handler {
 			trace.SpanFromContext(ctx).AddEvent("admitted")
 		}
 		began, errorType := time.Now(), "panic"
-		defer func() { t.process.Record(ctx, time.Since(began).Seconds(), t.ran[errorType].record...) }()
+		defer func() { t.process.Record(ctx, time.Since(began).Seconds(), t.ran[errorType]) }()
 		err = next.Handle(ctx, d)
 		switch refused := (*worker.ThrottledError)(nil); {
 		case err == nil:
@@ -365,8 +357,8 @@ func (t *telemetry) timed(v *deliveryRecord, queue string, publish func(patience
 		began := time.Now()
 		err := publish(patience)
 		l := t.publishing[publishing{queue, publishError(err)}]
-		t.sent.Add(v.ctx, 1, l.add...)
-		t.sending.Record(v.ctx, time.Since(began).Seconds(), l.record...)
+		t.sent.Add(v.ctx, 1, l)
+		t.sending.Record(v.ctx, time.Since(began).Seconds(), l)
 		return err
 	}
 }

@@ -154,10 +154,10 @@ func (b *Broker) look(conn *amqp.Connection, queue string) (queues.State, error)
 		if !slices.ContainsFunc(some, func(q *queues.Queue) bool { return q != nil }) {
 			continue
 		}
-		delays := d.all()
+		delays := d.all(now)
 		names := make([]string, len(delays))
 		for i, q := range delays {
-			names[i] = q.name
+			names[i] = q.Name
 		}
 		found, err := b.lookAt(conn, names)
 		if err != nil {
@@ -168,8 +168,9 @@ func (b *Broker) look(conn *amqp.Connection, queue string) (queues.State, error)
 				continue
 			}
 			s.Existing++
-			if s.Waiting += q.Messages; q.Messages > 0 {
-				s.Delays = append(s.Delays, queues.Delay{Name: q.Name, Messages: q.Messages, Expires: delays[i].expires(now)})
+			if delays[i].Messages = q.Messages; q.Messages > 0 {
+				s.Waiting += q.Messages
+				s.Delays = append(s.Delays, delays[i])
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/internal/wheel"
+	"github.com/drip-go/drip/queues"
 )
 
 // delayQueues are the delay queues of one layout: of a Consumer, or of DelayQueues in another consume loop.
@@ -21,22 +22,17 @@ func delayQueuesOf(queue string) (all []delayQueues) {
 	return all
 }
 
-type delayQueue struct {
-	name  string
-	ring  wheel.Ring
-	slot  int64
-	early int64 // in ms
-}
-
 // all returns the queues that may exist.
-func (d delayQueues) all() (all []delayQueue) {
+func (d delayQueues) all(now time.Time) (all []queues.Delay) {
 	for i, r := range d.layout.Rings {
-		for slot := range r.Slots {
-			q := delayQueue{name: d.prefix + d.layout.Queue(i, slot), ring: r, slot: slot}
-			if i == 0 {
-				q.early = d.early
-			}
-			all = append(all, q)
+		early := int64(0)
+		if i == 0 {
+			early = d.early
+		}
+		for queue := range r.Slots {
+			slot := (now.UnixMilli() + early) / r.Width
+			slot += 1 + ((queue-slot-1)%r.Slots+r.Slots)%r.Slots // the next slot of this queue, whose messages leave it together
+			all = append(all, queues.Delay{Name: d.prefix + d.layout.Queue(i, queue), Expires: time.UnixMilli(slot*r.Width - early)})
 		}
 	}
 	return all
@@ -48,11 +44,4 @@ func (d delayQueues) firsts() (names []string) {
 		names = append(names, d.prefix+d.layout.Queue(ring, 0))
 	}
 	return names
-}
-
-// expires returns when the messages in the queue leave it. They leave together.
-func (q delayQueue) expires(now time.Time) time.Time {
-	slot := (now.UnixMilli() + q.early) / q.ring.Width
-	slot += 1 + ((q.slot-slot-1)%q.ring.Slots+q.ring.Slots)%q.ring.Slots // the next slot of this queue
-	return time.UnixMilli(slot*q.ring.Width - q.early)
 }
