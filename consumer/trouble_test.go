@@ -625,6 +625,7 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 // A message that is given up while the dead letters take no messages waits for them. No handler gets it again, not even the handler
 // of a Consumer with more attempts. The dead letter tells what has happened. The log says once that the dead letters take no messages.
 func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
+	server, _ := alone(t)
 	for reason, c := range map[string]struct {
 		err      error
 		handled  int64
@@ -636,7 +637,6 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			server := servers.UseRabbitMQ(t)
 			b := connect(t, server.URL())
 			queue := b.queue()
 			dead := queue + ".drip.dead"
@@ -691,9 +691,7 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 // A message that no queue takes waits in hand. Given back it would come again at once, and a quorum queue drops a message that it
 // has delivered as often as its limit allows.
 func TestMessageThatNoQueueTakes(t *testing.T) {
-	t.Parallel()
-	server := servers.UseRabbitMQ(t)
-	b := connect(t, server.URL())
+	server, b := alone(t)
 	queue := b.queue()
 	b.replace(queue, amqp.Table{amqp.QueueTypeArg: "quorum", "x-delivery-limit": 0})
 	p, url := through(t, b.url, 0)
@@ -712,10 +710,10 @@ func TestMessageThatNoQueueTakes(t *testing.T) {
 // A message with headers that leave no room for a postponement cannot wait elsewhere for dead letters that take no messages. It
 // waits in hand, and the handler does not get it again.
 func TestLargeHeadersWhenTheDeadLettersRefuse(t *testing.T) {
+	server, _ := alone(t)
 	for reason, err := range map[string]error{reasonFailed: Permanent(errors.New("no such invoice")), reasonTooLarge: errors.New("try again")} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			server := servers.UseRabbitMQ(t)
 			b := connect(t, server.URL())
 			queue := b.queue()
 			ctl(t, server, "set_policy", queue, "^"+queue+`\.drip\.dead$`, `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
