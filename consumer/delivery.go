@@ -32,7 +32,7 @@ const longestHeld = time.Minute
 // take gives each delivery to the workers, as it comes or when it is due, until there are no more.
 func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back bool) {
 	w := workers{process: s.process, running: &s.inHand}
-	var soon dueHeap
+	var soon dueList
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for set := int64(0); ; {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/url"
 	"slices"
@@ -104,11 +105,9 @@ func hidden(name string) bool { return brokerActsOn(name) || ours(name) }
 
 // ofDeadLetter reports whether deadLetter sets this header.
 func ofDeadLetter(name string) bool {
-	switch name {
-	case headerReason, headerError, headerAge, headerPostponements, headerAttempts, headerExchange, headerRoutingKey, headerExpiration, headerUserID:
-		return true
-	}
-	return false
+	return slices.Contains([]string{
+		headerReason, headerError, headerAge, headerPostponements, headerAttempts, headerExchange, headerRoutingKey, headerExpiration, headerUserID,
+	}, name)
 }
 
 // note returns the headerNote of a copy: a Note, the properties that drip's publishing replaces, and why the message was given up
@@ -256,11 +255,7 @@ func shorten(s string, n int) string {
 // in CC and BCC. It notes dead-lettering in x-death and similar headers: with them a copy grows at each trip, and older
 // brokers drop it silently when it passes the same queue again.
 func brokerActsOn(name string) bool {
-	switch name {
-	case "CC", "BCC", "x-death":
-		return true
-	}
-	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
+	return name == "CC" || name == "BCC" || name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
 // copy returns the message to publish in place of the delivery: the same message, with its note.
@@ -406,21 +401,15 @@ func owned(v any) any {
 	case []byte:
 		return bytes.Clone(v)
 	case []any:
-		if v == nil {
-			return v
-		}
-		c := make([]any, len(v))
-		for i := range v {
-			c[i] = owned(v[i])
+		c := slices.Clone(v)
+		for i := range c {
+			c[i] = owned(c[i])
 		}
 		return c
 	case amqp.Table:
-		if v == nil {
-			return v
-		}
-		c := make(amqp.Table, len(v))
-		for name := range v {
-			c[name] = owned(v[name])
+		c := maps.Clone(v)
+		for name := range c {
+			c[name] = owned(c[name])
 		}
 		return c
 	}
@@ -430,8 +419,6 @@ func owned(v any) any {
 // delivery returns the message for a user's function, with headers of its own.
 func (m *message) delivery() *amqp.Delivery {
 	d := m.Delivery
-	if d.Headers != nil {
-		d.Headers = owned(d.Headers).(amqp.Table)
-	}
+	d.Headers = owned(d.Headers).(amqp.Table)
 	return &d
 }

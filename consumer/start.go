@@ -123,10 +123,10 @@ func (q *DelayQueues) examine(ctx context.Context) error {
 // permission before the first postponement.
 func checkPermissions(ch *amqp.Channel, name string) error {
 	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "drip asks for permissions", "x-dead-letter-exchange": ""})
-	if code(err) == amqp.AccessRefused {
+	switch code(err) {
+	case amqp.AccessRefused:
 		return fmt.Errorf("declare queues of drip's and publish to them: %w", permissions(err))
-	}
-	if code(err) == amqp.PreconditionFailed {
+	case amqp.PreconditionFailed:
 		return nil
 	}
 	return err
@@ -184,10 +184,10 @@ func (p *publisher) supportsQuorum(ctx context.Context, name string) error {
 		_, err := ch.QueueDeclare(name, false, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
 		return err
 	})
-	if code(err) == amqp.InternalError && strings.Contains(err.Error(), "feature flag") {
+	switch {
+	case code(err) == amqp.InternalError && strings.Contains(err.Error(), "feature flag"):
 		return fmt.Errorf("%w: enable them with \"rabbitmqctl enable_feature_flag stream_queue\", or choose the queue type classic: %w", ErrBroker, err)
-	}
-	if code(err) == amqp.PreconditionFailed {
+	case code(err) == amqp.PreconditionFailed:
 		return nil
 	}
 	return err

@@ -109,7 +109,13 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 			return drip.Admission{}, err
 		}
 		if ctx.Err() == nil {
-			w.fails(m.Entity, err)
+			does := "messages wait"
+			if w.o.FailOpen {
+				does = "messages run without a limit"
+			}
+			if w.outage.Fails(err) {
+				w.o.Logger.Error("no answer from the limiter, "+does, "entity", m.Entity, "error", err)
+			}
 			if w.o.FailOpen {
 				w.unlimited.Add(1)
 				m.unlimited, m.booked = true, false // the limiter with the booked slot does not answer
@@ -141,17 +147,6 @@ func (m *Message) answered(a drip.Admission) {
 	}
 	m.lease, m.unlimited = a.Lease, false
 	m.Note.Ticket, m.booked = a.Lease.Ticket(), false
-}
-
-func (w *Worker[M]) fails(entity string, err error) {
-	if !w.outage.Fails(err) {
-		return
-	}
-	does := "messages wait"
-	if w.o.FailOpen {
-		does = "messages run without a limit"
-	}
-	w.o.Logger.Error("no answer from the limiter, "+does, "entity", entity, "error", err)
 }
 
 // Abandon gives up the slot that a message has booked, so that other messages get it. Call it when the Outcome's Note

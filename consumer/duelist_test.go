@@ -19,7 +19,7 @@ import (
 
 // Of the messages that are due at once, high priorities come first. Equal priorities come in the order in which they were due.
 func TestHeldPriority(t *testing.T) {
-	var h dueHeap
+	var h dueList
 	for i, priority := range []uint8{0, 9, 0, 5, 9} {
 		d := &delivery{at: int64(i)}
 		d.Priority = priority
