@@ -62,10 +62,7 @@ func (c *Consumer) begin(ctx, handlers context.Context, hopeless context.CancelC
 	s := &session{Consumer: c, conn: conn, hopeless: hopeless}
 	err = s.open(ctx)
 	if err == nil {
-		s.known, err = c.delays.examineType(ctx, c.o.Queue)
-	}
-	if err == nil && start {
-		err = c.delays.examine(ctx)
+		s.known, err = c.delays.examine(ctx, c.o.Queue, start)
 	}
 	if err == nil {
 		err = c.delays.publisher.declare(ctx, c.declareOwn)
@@ -102,7 +99,7 @@ func (s *session) watch() {
 	closeConnection(s.conn)
 }
 
-// open opens the channels and looks for the work queue.
+// open opens the channels.
 func (s *session) open(ctx context.Context) error {
 	defer guard(ctx, s.conn)()
 	s.closed = append(s.closed, s.conn.NotifyClose(make(chan *amqp.Error, 1)))
@@ -114,7 +111,7 @@ func (s *session) open(ctx context.Context) error {
 		s.channels = append(s.channels, ch)
 		s.closed = append(s.closed, ch.NotifyClose(make(chan *amqp.Error, 1)))
 	}
-	return checkQueue(s.channels[0], s.o.Queue)
+	return nil
 }
 
 func (s *session) consume(ctx context.Context) error {
@@ -177,9 +174,7 @@ func (s *session) run(ctx context.Context) {
 		most int
 	}{{s.o.Queue, work, s.o.Prefetch}, {s.dueQueue(), due, s.o.Hold}} {
 		loops.Go(func() {
-			watchStalls(s.waiting, q.from, q.most, s.o.Logger.With("from", q.name), func() (running, limiting int) {
-				return s.handlers.count()
-			})
+			watchStalls(s.waiting, q.from, q.most, s.o.Logger.With("from", q.name), s.handlers.count)
 		})
 	}
 	loops.Wait()

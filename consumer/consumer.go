@@ -208,8 +208,8 @@ func New(o Options) (*Consumer, error) {
 		return nil, fmt.Errorf("consumer: Options.DrainTime is %v; it must be above 0, or 0 for the default", o.DrainTime)
 	}
 	o.DrainTime = cmp.Or(o.DrainTime, 30*time.Second)
-	if max(o.Prefetch, o.Hold) > maxPrefetch {
-		return nil, fmt.Errorf("consumer: Options.Prefetch and Options.Hold may be at most %d", maxPrefetch)
+	if max(o.Prefetch, o.Hold) > math.MaxUint16 { // AMQP's
+		return nil, fmt.Errorf("consumer: Options.Prefetch and Options.Hold may be at most %d", math.MaxUint16)
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default()).With("queue", o.Queue)
 	w, err := worker.New(worker.Options[*amqp.Delivery]{
@@ -253,8 +253,6 @@ func (o Options) request() func(*amqp.Delivery) drip.Request {
 		return r
 	}
 }
-
-const maxPrefetch = 65_535 // AMQP's
 
 func (c *Consumer) dueQueue() string  { return c.delays.target }
 func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }

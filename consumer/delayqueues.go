@@ -118,13 +118,7 @@ func OpenDelayQueues(ctx context.Context, o DelayQueuesOptions) (*DelayQueues, e
 	q, err := newDelayQueues(o, slog.Default().With("queue", o.Queue))
 	if err == nil {
 		err = start(ctx, o.FailFast, q.publisher.log, func() error {
-			err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkQueue(ch, o.Queue) })
-			if err == nil {
-				_, err = q.examineType(ctx, o.Queue)
-			}
-			if err == nil {
-				err = q.examine(ctx)
-			}
+			_, err := q.examine(ctx, o.Queue, true)
 			if err == nil {
 				err = q.begin(ctx, true)
 			}

@@ -35,7 +35,7 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 	var soon dueList
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for set := int64(0); ; {
+	for {
 		select {
 		case d, ok := <-deliveries:
 			if !ok {
@@ -70,11 +70,9 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 				d.far = d.Due.After(now)
 				w.do(d)
 			})
-			set = 0
 		}
-		if next := soon.next(); next != set && next != 0 {
+		if next := soon.next(); next != 0 {
 			timer.Reset(time.Until(time.UnixMicro(next)))
-			set = next
 		}
 	}
 }

@@ -99,23 +99,24 @@ func permissions(err error) error {
 	return fmt.Errorf("%w; docs/operating.md lists the permissions that drip needs", err)
 }
 
-// examineType is checkType, on a channel of the publisher.
-func (q *DelayQueues) examineType(ctx context.Context, work string) (known bool, err error) {
+// examine checks that the work queue can be used. known tells whether the broker has named its type. With start it also checks that the
+// broker has the features and permissions that drip needs, before a message needs them.
+func (q *DelayQueues) examine(ctx context.Context, work string, start bool) (known bool, err error) {
 	err = q.publisher.declare(ctx, func(ch *amqp.Channel) (err error) {
-		known, err = checkType(ch, work)
+		if err = checkQueue(ch, work); err == nil {
+			known, err = checkType(ch, work)
+		}
 		return err
 	})
-	return known, err
-}
-
-// examine checks that the broker has the features and permissions that drip needs, before a message needs them.
-func (q *DelayQueues) examine(ctx context.Context) error {
+	if err != nil || !start {
+		return known, err
+	}
 	probe := q.prefix + "probe"
-	err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkPermissions(ch, probe) })
+	err = q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkPermissions(ch, probe) })
 	if err == nil && q.queueType == Quorum {
 		err = q.publisher.supportsQuorum(ctx, probe)
 	}
-	return err
+	return known, err
 }
 
 // checkPermissions returns an error if the user may not declare drip's queues and publish to them. It asks with a queue that
