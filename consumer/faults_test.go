@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -219,6 +221,35 @@ func TestConnectionIsCut(t *testing.T) {
 			t.Errorf("%d messages were given up", n)
 		}
 		t.Logf("of %d messages none was lost when %d connections were cut in %d cuts, %d were handled twice", published, cut, cuts, l.twice())
+	})
+}
+
+// What a Consumer used for connections that were cut is given back: goroutines here, channels in the broker.
+func TestCutConnectionsLeaveNothing(t *testing.T) {
+	server := servers.OwnRabbitMQ(t) // no other test runs now: it counts the goroutines of the process
+	b := connect(t, server.URL())
+	b.declare("orders", Quorum)
+	proxy, url := through(t, b.url, 0)
+	used := func() (goroutines, channels int) {
+		_, err := fmt.Sscan(ctl(t, server, "eval", "length(rabbit_channel:list())."), &channels)
+		must(t, err)
+		return runtime.NumGoroutine(), channels
+	}
+	goroutines, channels := used()
+	var l ledger
+	limiter := limiterFunc(func() time.Duration { return time.Duration(rand.IntN(2)) * 300 * time.Millisecond })
+	stop := running(t, Options{URL: url, Queue: "orders", Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	for i := range 5 {
+		if i > 0 {
+			proxy.cut()
+		}
+		b.publish("orders", numbered(i*20, i*20+20)...)
+		eventually(t, "all are handled", func() bool { return l.count() == i*20+20 })
+	}
+	stop()
+	eventually(t, "what was used is given back", func() bool {
+		g, c := used()
+		return g <= goroutines && c <= channels
 	})
 }
 
