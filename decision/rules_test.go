@@ -611,25 +611,30 @@ func TestAbandonedDays(t *testing.T) {
 	}
 }
 
-// Messages that come back without their tickets use all that is left of a longer window before its refresh.
+// Messages that come back without their tickets use all that is left of a longer window before its refresh, also if that counts
+// another unit.
 func TestLostTicketsBeforeARefresh(t *testing.T) {
 	const minute = int64(60_000)
-	e := newEntity(t, perSecond(1, 1), decision.Window{Size: 50, Rate: 50, Interval: minute})
 	first := minute - begin%minute
-	at, ran := make([]int64, 70), 0
-	for now := range minute {
-		for i := range at {
-			if at[i] == now {
-				a := e.admit(first+now, 1, newcomer)
-				at[i] += a.Delay
-				if a.Delay == 0 {
-					ran++
+	for unit, cost := range []decision.Cost{{1}, {1, 3}} {
+		size := 50 * cost[unit]
+		e := newEntity(t, perSecond(1, 1), decision.Window{Size: size, Rate: size, Interval: minute, Unit: int64(unit)})
+		at, ran := make([]int64, 70), 0
+		for now := range minute {
+			for i := range at {
+				if at[i] == now {
+					a := e.do(first+now, decision.Op{Kind: decision.Admit, Cost: cost})
+					at[i] += a.Delay
+					if a.Delay == 0 {
+						ran++
+						e.do(first+now, decision.Op{Kind: decision.Settle, Cost: cost, Lease: a.Lease})
+					}
 				}
 			}
 		}
-	}
-	if ran < 49 {
-		t.Errorf("%d ran before the refresh, want 49 of 50", ran)
+		if ran < 49 {
+			t.Errorf("unit %d: %d ran before the refresh, want 49 of 50", unit, ran)
+		}
 	}
 }
 

@@ -110,7 +110,7 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 			line.Left, line.Over = w.gain(s, left, s.Now, now), 0
 			line.clip(w, s.LastID)
 			if len(s.Calendars) == 0 && !l.loose(w) { // else its tickets are due at any time of a grain, or of a longer window
-				l.release(s, w, lost, now)
+				l.release(s, line, lost, now)
 			}
 			usual := line.usual(s)
 			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= min(w.Size, max(w.Rate, usual)) && (now-s.Now)*1000 > line.spanUS(w, usual)
@@ -162,15 +162,20 @@ func (line *Line) spares(cost int64) bool { return line.Spare > fades*(line.Take
 
 // release gives the unused slots of a shorter window back to the windows that are not refreshed yet, because their
 // operations do not come. If the last promised slot lies behind the refresh, newcomers may take as much of the capacity that
-// is left.
-func (l *Limits) release(s *State, shorter *Window, units, now int64) {
+// is left. Of another unit these operations would have taken the usual amount. A window of it that gathers keeps that for a large one.
+func (l *Limits) release(s *State, shorter *Line, units, now int64) {
+	operations := units / max(1, shorter.usual(s))
 	for i := range l.Windows {
-		w, line := &l.Windows[i], &s.Lines[i]
-		if w.Unit == shorter.Unit && w.interval(now) == w.interval(s.Now) {
+		w, line, n := &l.Windows[i], &s.Lines[i], units
+		same := w.Unit == shorter.Window.Unit
+		if !same {
+			n = min(operations, bound/(line.usual(s)+1)/fades) * line.usual(s)
+		}
+		if (same || w.Size <= w.Rate) && w.interval(now) == w.interval(s.Now) {
 			if w.interval(s.Slot) == w.interval(now) {
-				line.Promised = min(w.Size, line.Promised+units)
+				line.Promised = min(w.Size, line.Promised+n)
 			} else {
-				line.Spare = max(line.Spare, min(fades*(line.Left+line.Taken), line.Spare+fades*units))
+				line.Spare = max(line.Spare, min(fades*(line.Left+line.Taken), line.Spare+fades*n))
 			}
 		}
 	}

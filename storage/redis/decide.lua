@@ -2582,10 +2582,30 @@ function Shared_advance(x, now)
             end
             if is4 then
               do
+                local x3 = line2.Estimated
+                local y = 1 > x.State_Ended and 1 or x.State_Ended
+                local max2 = 1
+                local x4 = (x3 - x3 % y) / y
+                if x4 > max2 then max2 = x4 end
+                local operations2 = (lost2 - lost2 % max2) / max2
                 for i3 = 0, x.Limits_Windows_n - 1 do
                   local w2 = x.Limits_Windows[i3]
                   local line3 = x.State_Lines[i3]
-                  local is5 = w2.Unit == w.Unit
+                  local n2 = lost2
+                  local same = w2.Unit == line2.Window_Unit
+                  if not same then
+                    local x5 = line3.Estimated
+                    local y2 = 1 > x.State_Ended and 1 or x.State_Ended
+                    local y3 = (x5 - x5 % y2) / y2 + 1
+                    local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                    local min3 = operations2
+                    local x7 = (x6 - x6 % 4) / 4
+                    if x7 < min3 then min3 = x7 end
+                    local x8 = line3.Estimated
+                    local y4 = 1 > x.State_Ended and 1 or x.State_Ended
+                    n2 = min3 * ((x8 - x8 % y4) / y4)
+                  end
+                  local is5 = same or w2.Size <= w2.Rate
                   if is5 then
                     local t4 = now - w2.Offset
                     local by4 = w2.Interval
@@ -2602,13 +2622,13 @@ function Shared_advance(x, now)
                     local by7 = w2.Interval
                     if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
                       local min3 = w2.Size
-                      local x3 = line3.Promised + lost2
-                      if x3 < min3 then min3 = x3 end
+                      local x5 = line3.Promised + n2
+                      if x5 < min3 then min3 = x5 end
                       line3.Promised = min3
                     else
                       local min3 = 4 * (line3.Left + line3.Taken)
-                      local x3 = line3.Spare + 4 * lost2
-                      if x3 < min3 then min3 = x3 end
+                      local x5 = line3.Spare + 4 * n2
+                      if x5 < min3 then min3 = x5 end
                       if min3 > line3.Spare then line3.Spare = min3 end
                     end
                   end
@@ -6766,10 +6786,30 @@ end
                 end
                 if is4 then
                   do
+                    local x3 = line2.Estimated
+                    local y = 1 > s_Ended and 1 or s_Ended
+                    local max2 = 1
+                    local x4 = (x3 - x3 % y) / y
+                    if x4 > max2 then max2 = x4 end
+                    local operations2 = (lost2 - lost2 % max2) / max2
                     for i3 = 0, l_Windows_n - 1 do
                       local w2 = l_Windows[i3]
                       local line3 = s_Lines[i3]
-                      local is5 = w2.Unit == w.Unit
+                      local n2 = lost2
+                      local same = w2.Unit == line2.Window_Unit
+                      if not same then
+                        local x5 = line3.Estimated
+                        local y2 = 1 > s_Ended and 1 or s_Ended
+                        local y3 = (x5 - x5 % y2) / y2 + 1
+                        local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                        local min3 = operations2
+                        local x7 = (x6 - x6 % 4) / 4
+                        if x7 < min3 then min3 = x7 end
+                        local x8 = line3.Estimated
+                        local y4 = 1 > s_Ended and 1 or s_Ended
+                        n2 = min3 * ((x8 - x8 % y4) / y4)
+                      end
+                      local is5 = same or w2.Size <= w2.Rate
                       if is5 then
                         local t4 = t - w2.Offset
                         local by4 = w2.Interval
@@ -6784,13 +6824,13 @@ end
                         local by7 = w2.Interval
                         if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
                           local min3 = w2.Size
-                          local x3 = line3.Promised + lost2
-                          if x3 < min3 then min3 = x3 end
+                          local x5 = line3.Promised + n2
+                          if x5 < min3 then min3 = x5 end
                           line3.Promised = min3
                         else
                           local min3 = 4 * (line3.Left + line3.Taken)
-                          local x3 = line3.Spare + 4 * lost2
-                          if x3 < min3 then min3 = x3 end
+                          local x5 = line3.Spare + 4 * n2
+                          if x5 < min3 then min3 = x5 end
                           if min3 > line3.Spare then line3.Spare = min3 end
                         end
                       end
