@@ -168,7 +168,7 @@ func (e *emitter) statement(s ast.Stmt, tail bool) {
 	case *ast.AssignStmt:
 		e.assign(s)
 	case *ast.IncDecStmt:
-		x := e.scalar(s.X).code
+		x := e.target(s.X)
 		e.line("%s = %s %s 1", x, x, s.Tok.String()[:1])
 	case *ast.ExprStmt:
 		e.call(s.X.(*ast.CallExpr))
@@ -367,7 +367,7 @@ func (e *emitter) builtin(f *ast.Ident, x ast.Expr, c *ast.CallExpr) bool {
 		if types.ExprString(x) != types.ExprString(c.Args[0]) {
 			return false
 		}
-		m := e.scalar(x).code
+		m := e.target(x)
 		for _, a := range c.Args[1:] {
 			e.raise(m, extremes[f.Name], e.scalar(a))
 		}
