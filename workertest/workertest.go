@@ -58,8 +58,7 @@ type Adapter struct {
 	// The suite calls it in other processes, too, which inherit the environment.
 	Open func(ctx context.Context, url, name string) (Queue, error)
 
-	// Late is how long after its slot a message may ask to run, most of the time. Run fails if nine of ten messages are
-	// later: a busy machine delays some of them, and an adapter that is too slow delays all.
+	// Late is how long after its slot a message may ask to run, most of the time. It bounds the median.
 	Late time.Duration
 
 	// Again is how long after a crash or a failure a message is handled again, at most.
@@ -351,12 +350,11 @@ func testLimit(t *testing.T, s *suite) {
 	if len(w.late) == 0 {
 		t.Fatal("no message was postponed")
 	}
-	p10, p50, p99 := w.late[len(w.late)/10], w.late[len(w.late)/2], w.late[len(w.late)*99/100]
-	if p10 > s.Late {
-		t.Errorf("nine of ten messages came back more than %v late; want at most %v", p10, s.Late)
+	p50, p99 := w.late[len(w.late)/2], w.late[len(w.late)*99/100]
+	if p50 > s.Late {
+		t.Errorf("messages came back %v late, half of them; want at most %v", p50, s.Late)
 	}
-	t.Logf("%.2f postponements a message, late by %v (p10), %v (p50), %v (p99)", float64(w.postponed)/n,
-		p10.Round(time.Millisecond), p50.Round(time.Millisecond), p99.Round(time.Millisecond))
+	t.Logf("%.2f postponements a message, late by %v (p50), %v (p99)", float64(w.postponed)/n, p50.Round(time.Millisecond), p99.Round(time.Millisecond))
 }
 
 // stubborn postpones each entity several times, for longer than an adapter holds a message in hand.
