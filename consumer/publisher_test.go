@@ -87,8 +87,7 @@ func TestConfirmedAfterBlocking(t *testing.T) {
 // The time that a broker has for a confirmation begins anew when it accepts messages again: those that it had not read come
 // first.
 func TestConfirmedLongAfterBlocking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx := t.Context()
+	eachPatience(t, func(t *testing.T, ctx context.Context) {
 		confirmed := make(chan struct{})
 		done := make(chan struct{})
 		close(done)
@@ -105,14 +104,24 @@ func TestConfirmedLongAfterBlocking(t *testing.T) {
 
 // A queue that confirms nothing, while the broker confirms other messages, is silent.
 func TestSilentWhileOthersAreConfirmed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx := t.Context()
+	eachPatience(t, func(t *testing.T, ctx context.Context) {
 		l := &line{log: quiet, done: make(chan struct{}), last: 8}
 		w := &waiting{tag: 7, confirmed: make(chan struct{})}
 		if err := l.await(ctx, ctx, w, 10*time.Second); !errors.Is(err, errSilent) {
 			t.Errorf("await = %v, want %v", err, errSilent)
 		}
 	})
+}
+
+// eachPatience runs a test with a context that may end, and with one that never does, as in a loop behind Limit.
+func eachPatience(t *testing.T, f func(*testing.T, context.Context)) {
+	for name, of := range map[string]func(context.Context) context.Context{
+		"may end": func(ctx context.Context) context.Context { return ctx }, "never ends": context.WithoutCancel,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { f(t, of(t.Context())) })
+		})
+	}
 }
 
 // A message that the broker returned and confirmed just before the channel closed is not stored.

@@ -32,25 +32,27 @@ func Parse(rawURL string) (amqp.URI, error) {
 // Timeout is how long the broker may take to answer, unless the URL has a connection_timeout.
 const Timeout = 15 * time.Second
 
-// RabbitMQ opens a connection named for its purpose. Its error names the address and never the URL.
+// RabbitMQ opens a connection named for its purpose. Its error names the address and never the URL. It is
+// context.DeadlineExceeded if the broker does not answer in time.
 func RabbitMQ(ctx context.Context, rawURL string, config amqp.Config, purpose string) (*amqp.Connection, error) {
 	uri, err := Parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
-	// The client's own dialer knows no context. It clears this deadline once the connection is open.
 	timeout := Timeout
 	if uri.ConnectionTimeout > 0 {
 		timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
 	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	var watch func() bool
-	config.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, addr)
+	config.Dial = func(network, addr string) (net.Conn, error) { // the client's own dialer knows no context
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
 		watch = context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
-		return unstuck{conn}, conn.SetDeadline(time.Now().Add(timeout))
+		return unstuck{conn}, nil
 	}
 	if config.TLSClientConfig != nil {
 		config.TLSClientConfig = config.TLSClientConfig.Clone() // the client writes the server's name into it
