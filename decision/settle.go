@@ -110,7 +110,7 @@ func (l *Limits) charge(s *State, op *Op) {
 			}
 			line.Estimated += estimate
 			kept := estimate - back
-			if w.Size > w.Rate && line.Left >= estimate { // it is full, and not short: that loses what comes back now only
+			if w.Size > w.Rate && line.Left >= estimate { // far from short, perhaps full: under load there is room for what comes back
 				kept = op.Cost[w.Unit]
 			}
 			over, part := int64(mostOver*4096), estimate*4096/line.Estimated // no division of a negative number
