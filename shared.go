@@ -45,8 +45,7 @@ type sharedLimit struct {
 	limits    decision.Limits // the limits of options, without Options.SharedLimits
 }
 
-// share prepares the limits in Options.Shared: the limits on trial, or all others. The limits with the least gain come
-// first: an entity's own line follows the first one.
+// share prepares the limits in Options.Shared: the limits on trial, or all others.
 func (b *Bucket) share(o *Options) error {
 	if len(o.Shared) > mostShared {
 		return sharedError(" has %d limits; it must have at most %d", len(o.Shared), mostShared)
@@ -74,9 +73,6 @@ func (b *Bucket) share(o *Options) error {
 		s.moves = own.moves()
 		b.shared = append(b.shared, s)
 	}
-	slices.SortStableFunc(b.shared, func(x, y sharedLimit) int {
-		return cmp.Compare(x.brings(), y.brings())
-	})
 	b.all = 1<<len(b.shared) - 1
 	if slices.ContainsFunc(b.shared, func(s sharedLimit) bool { return s.moves }) || o.Weight != nil || o.SharedLimits != nil {
 		return nil
@@ -85,16 +81,6 @@ func (b *Bucket) share(o *Options) error {
 		b.alike = append(b.alike, b.shared[i].within(&b.shared[i].limits, 1))
 	}
 	return nil
-}
-
-// brings returns about how many calls the limit allows in a millisecond. A limit without a short window of calls counts
-// as a wide one.
-func (s *sharedLimit) brings() float64 {
-	l := &s.limits
-	if l.Parts[0] == 0 {
-		return decision.MostUnits
-	}
-	return float64(l.PerGrain/l.Parts[0]) / float64(l.Grain)
 }
 
 // sharedError returns an error that names the field.

@@ -87,6 +87,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 		own = l.when(s, op, &v)
 		a.Bound = v.bound
 	}
+	v.line = slowest(shared, op)
 	slot := l.suit(s, shared, op, &v, own, a)
 	a.Delay = slot - s.Now
 	asks := false
@@ -111,7 +112,8 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 
 // suit returns the first slot from own on that suits all limits. It sets the Limit and the Bound of the answer. If the entity's own windows
 // delay a newcomer for longer than the shared limits do, the own limit is the cause, and suit moves v.slot to the slot. So its windows
-// promise capacity to these newcomers once, also if their lines differ.
+// promise capacity to these newcomers once, also if their lines differ. A line that is long because of a shared limit is no such
+// cause: alone the windows would take less than half of the time for it.
 func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *Answer) int64 {
 	w, joins := &l.Windows[l.Shortest], !op.back() && v.bound != BoundTokens
 	slot, before, rounds := own, int64(0), int64(0)
@@ -134,7 +136,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *
 			f := &s.Flows[x.flow]
 			if int64(i) == v.line && l.lined(s, x, f, op, v, slot, a) {
 				at, slot = slot, l.inLine(s, x, f, op, v, slot)
-				if joins && slot-s.Now > 2*(at-s.Now) {
+				if joins && slot-s.Now > 2*(at-s.Now) && 2*l.drains(f, op, x.part) > slot-s.Now {
 					slot = max(slot, v.slot)
 					a.Limit, a.Bound, v.slot = 0, BoundBooked, slot
 				}
@@ -229,7 +231,7 @@ type view struct {
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
 	turn    bool  // it asks again after the denied tickets before it: see State.turn
 	soon    bool  // it lacks only a token, in any limit
-	line    int64 // the shared limit in whose line of the entity it waits: the first one, or one that is closed
+	line    int64 // the shared limit in whose line of the entity it waits: the slowest one, or one that is closed
 }
 
 // look returns the view of an operation. It first finds the earliest start by the closing and by each window, then the slot

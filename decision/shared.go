@@ -179,6 +179,24 @@ func (x *Shared) look(f *Flow, op *Op) {
 	}
 }
 
+// slowest returns the place of the limit that takes the longest to serve an operation, in the long run.
+func slowest(shared []Shared, op *Op) (place int64) {
+	longest := int64(0)
+	for i := range shared {
+		x := &shared[i]
+		takes := x.Limits.pace(x.State) * 4 // 4096ths of a ms
+		for k := range x.Limits.Windows {
+			w := &x.Limits.Windows[k]
+			each := w.Interval * 4096 / min(w.Rate, w.Size)
+			takes = max(takes, min(op.Cost[w.Unit], bound/(each+1))*each)
+		}
+		if takes > longest {
+			place, longest = int64(i), takes
+		}
+	}
+	return place
+}
+
 // hurries reports whether an urgent operation goes before others for a token: those of its entity fit into the entity's share of a grain.
 func (x *Shared) hurries(f *Flow, op *Op) bool {
 	return op.Urgent && x.rate < x.grain && x.until(f.Urgent) < tick
@@ -384,7 +402,7 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 		s.AgainUS = min(s.turn(0)+2*line.spanUS(w, op.Cost[w.Unit]), Never)
 	}
 	n := x.Limits.grain(t.Slot)
-	if t.Slot == x.given && x.last <= x.fair {
+	if x.given > 0 && x.last <= x.fair {
 		c.Last = x.last
 	}
 	if c.holds(n) {

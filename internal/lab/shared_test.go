@@ -135,6 +135,48 @@ func TestSharedScenarios(t *testing.T) {
 	}
 }
 
+// A backlog of one endpoint holds up no other operation, whatever the endpoint counts and whatever its name is.
+func TestBacklogOfAnEndpoint(t *testing.T) {
+	minute := []drip.Window{{Size: 60, RefreshInterval: time.Minute}}
+	for name, c := range map[string]struct {
+		own, app, endpoint drip.Limit
+		each               int // messages of a shop
+	}{
+		"calls a second":              {drip.Limit{Size: 1}, drip.Limit{Size: 20, RefreshRate: 5}, drip.Limit{Size: 1}, 100},
+		"calls a minute":              {drip.Limit{Size: 40, RefreshRate: 2}, drip.Limit{Size: 5}, drip.Limit{Size: 60, RefreshInterval: time.Minute}, 50},
+		"calls a second and a minute": {drip.Limit{Size: 40, RefreshRate: 2}, drip.Limit{Size: 5}, drip.Limit{Size: 5, Windows: minute}, 50},
+		"another unit":                {drip.Limit{Size: 40, RefreshRate: 2}, drip.Limit{Size: 5}, drip.Limit{Size: 60, RefreshInterval: time.Minute, Unit: "points"}, 50},
+		"operations at once":          {drip.Limit{Size: 3}, drip.Limit{Size: 40}, drip.Limit{Concurrency: 5}, 50},
+	} {
+		for _, endpoint := range []string{"a", "z"} {
+			t.Run(name+" "+endpoint, func(t *testing.T) {
+				s := SharedScenario{
+					Options: within(c.own.Size, c.own.RefreshRate, c.app), Entities: entities(30), Operation: Fixed(200 * time.Millisecond),
+					Late: Uniform(0, 20*time.Millisecond), Hold: 5 * time.Second, Unmeasured: true,
+					Messages: func(r *rand.Rand) []SharedMessage {
+						m := backlog(r, shuffled, begun, 0, times(30, c.each)...)
+						for i := range m {
+							m[i].Within = []string{"app", endpoint}
+							if i%10 == 0 {
+								m[i].Within, m[i].Watched = []string{"app"}, true
+								m[i].At += time.Duration(r.IntN(30_000)) * time.Millisecond
+							}
+						}
+						return m
+					},
+				}
+				s.Options.WaitForToken = 200 * time.Millisecond
+				s.Options.Shared[endpoint] = c.endpoint
+				if c.endpoint.Unit != "" {
+					s.Units = map[string]Costs{c.endpoint.Unit: FixedCost(1)}
+				}
+				got := mustRunShared(t, s, 1)
+				goals{mean: 1.5, makespan: 1.08, wait: got.FluidWatched.P99 + 4*time.Second}.check(t, 1, &got)
+			})
+		}
+	}
+}
+
 func (g goals) check(t *testing.T, seed uint64, got *SharedResult) {
 	for _, c := range []struct {
 		what        string

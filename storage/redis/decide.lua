@@ -5301,7 +5301,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   if x2 > max2 then max2 = x2 end
   local y = x.Limits_Grain
   local n2 = (max2 - max2 % y) / y
-  if t_Slot == x.given and x.last <= x.fair then
+  if x.given > 0 and x.last <= x.fair then
     c2.Last = x.last
   end
   if n2 >= c2.Head and n2 < c2.Head + 1024 then
@@ -8378,6 +8378,44 @@ end
                 own2 = when2
                 a_Bound = v_bound
               end
+              local place2 = 0
+              do
+                local longest = 0
+                for i2 = 0, shared_n - 1 do
+                  local x2 = shared[i2]
+                  local pace = 0
+                  do
+                    local x3 = x2.Limits_Guess
+                    local max2 = (x3 - x3 % 8) / 8
+                    if 200 > max2 then max2 = 200 end
+                    local guess = x2.Limits_Guess < max2 and x2.Limits_Guess or max2
+                    local x4 = (x2.State_Held + guess) * 1000
+                    local y = (x2.State_Ended + 1) * x2.Limits_Tokens
+                    local max3 = 1
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > max3 then max3 = x5 end
+                    pace = max3
+                  end
+                  local takes2 = pace * 4
+                  for k2 = 0, x2.Limits_Windows_n - 1 do
+                    local w = x2.Limits_Windows[k2]
+                    local x3 = w.Interval * 4096
+                    local y = w.Rate < w.Size and w.Rate or w.Size
+                    local each2 = (x3 - x3 % y) / y
+                    local i3 = w.Unit
+                    local y2 = each2 + 1
+                    local min2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                    local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+                    if x4 < min2 then min2 = x4 end
+                    local x5 = min2 * each2
+                    if x5 > takes2 then takes2 = x5 end
+                  end
+                  if takes2 > longest then
+                    place2, longest = i2, takes2
+                  end
+                end
+              end
+              v_line = place2
               local suit = 0
               do
                 local w = l_Windows[l_Shortest]
@@ -8390,10 +8428,10 @@ end
                   rounds = rounds + 1
                   for i2 = 0, shared_n - 1 do
                     local x2 = shared[i2]
-                    local place2 = 0
+                    local place3 = 0
                     local f = s_Flows[x2.flow]
-                    place2 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot)
-                    local at2 = place2
+                    place3 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot)
+                    local at2 = place3
                     local is3 = at2 > slot
                     if is3 then
                       local is2 = a_Limit == 0
@@ -8696,7 +8734,32 @@ end
                         inLine = room
                       end
                       at2, slot = slot, inLine
-                      if joins and slot - s_Now > 2 * (at2 - s_Now) then
+                      local is5 = joins and slot - s_Now > 2 * (at2 - s_Now)
+                      if is5 then
+                        local drains = 0
+                        do
+                          local part = x2.part
+                          local w2 = l_Windows[l_Shortest]
+                          local i3 = w2.Unit
+                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local x4 = f2.Units + f2.Later
+                          local y2 = 1 > part and 1 or part
+                          local y3 = cost + 1
+                          local min2 = (x4 - x4 % y2) / y2
+                          local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                          if x5 < min2 then min2 = x5 end
+                          local units2 = min2 * cost
+                          local y4 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                          local y5 = w2.Interval
+                          local x6 = (1125899906842624 - 1125899906842624 % y5) / y5
+                          local min3 = (units2 - units2 % y4) / y4 + 1
+                          local x7 = (x6 - x6 % 2) / 2
+                          if x7 < min3 then min3 = x7 end
+                          drains = min3 * w2.Interval
+                        end
+                        is5 = 2 * drains > slot - s_Now
+                      end
+                      if is5 then
                         if v_slot > slot then slot = v_slot end
                         a_Limit, a_Bound, v_slot = 0, 3, slot
                       end
