@@ -102,9 +102,10 @@ func (s *State) promises() Ticket {
 	return Ticket{Slot: s.Slot, Cost: Cost{s.promised(0), s.promised(1), s.promised(2), s.promised(3)}}
 }
 
-// promised returns about how much of a unit is promised to operations that have not run yet. A shared limit has a Calendar instead.
+// promised returns about how much of a unit is promised to operations that have not run yet: not more than their tickets can take, since
+// another unit may have set their slots. A shared limit has a Calendar instead.
 func (s *State) promised(unit int64) int64 {
-	promised := int64(MostUnits)
+	promised, tickets := int64(MostUnits), max(0, s.Next-s.Head/16)
 	for i := range s.Lines {
 		if w, line := &s.Lines[i].Window, &s.Lines[i]; w.Size > 0 && w.Unit == unit {
 			if n := max(0, w.interval(s.Slot)-w.interval(w.since(s, s.Now))); n < MostUnits/w.Rate {
@@ -113,6 +114,9 @@ func (s *State) promised(unit int64) int64 {
 					gain = w.gain(s, line.Left, s.Now, s.Slot) - line.Left
 				}
 				promised = min(promised, line.Left+gain-line.Promised)
+				if line.Largest > 0 {
+					promised = min(promised, min(tickets, MostUnits/line.Largest)*line.Largest)
+				}
 			}
 		}
 	}

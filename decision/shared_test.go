@@ -358,6 +358,26 @@ func TestSharedRaised(t *testing.T) {
 	}
 }
 
+// When the limit of one unit is raised, newcomers do not wait behind the slots that it has set in the windows of another unit.
+func TestRaisedUnit(t *testing.T) {
+	window := func(n, interval, unit int64) decision.Window {
+		return decision.Window{Size: n, Rate: n, Interval: interval, Unit: unit}
+	}
+	for name, unit := range map[string]int64{"calls": 0, "another unit": 1} {
+		e := newEntity(t, window(10, 1000, 0), window(2, 86_400_000, unit))
+		for range 100 {
+			e.do(100, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1, 1}})
+		}
+		if booked := e.l.Booked(&e.s); booked != 98 {
+			t.Errorf("%s: %d calls are booked, want 98", name, booked)
+		}
+		e.change(window(10, 1000, 0), window(1000, 86_400_000, unit))
+		if a := e.do(5000, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1, 1}}); a.Delay > 10_000 {
+			t.Errorf("%s: a newcomer waits %d ms", name, a.Delay)
+		}
+	}
+}
+
 // queue is messages of one call each, of entities with the same limits, within shared limits. All begin to wait at once
 // and keep the times that they are told. Operations take 50 ms.
 type queue struct {

@@ -152,9 +152,13 @@ end
 -- These rules are functions. The script has all others where they are called, because to make a function takes time in each
 -- call of the script.
 local State_promised, State_rebook, Limits_adopt, Limits_pin
-function State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, unit)
+function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, unit)
   local promised = 0
   local promised2 = 1099511627776
+  local max2 = 0
+  local x2 = s_Next - (s_Head - s_Head % 16) / 16
+  if x2 > max2 then max2 = x2 end
+  local tickets = max2
   for i2 = 0, s_Lines_n - 1 do
     do
       local line2 = s_Lines[i2]
@@ -165,20 +169,20 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars
           local since = 0
           do
             if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-              local max2 = s_Now
-              local x2 = s_Closed - 1
-              if x2 > max2 then max2 = x2 end
-              since = max2
+              local max3 = s_Now
+              local x3 = s_Closed - 1
+              if x3 > max3 then max3 = x3 end
+              since = max3
             else
               since = s_Now
             end
           end
           local t2 = since - s_Lines[i2].Window_Offset
           local by3 = s_Lines[i2].Window_Interval
-          local max2 = 0
-          local x2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-          if x2 > max2 then max2 = x2 end
-          local n2 = max2
+          local max3 = 0
+          local x3 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+          if x3 > max3 then max3 = x3 end
+          local n2 = max3
           local y = s_Lines[i2].Window_Rate
           if n2 < (1099511627776 - 1099511627776 % y) / y then
             local gain = n2 * s_Lines[i2].Window_Rate
@@ -194,10 +198,10 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars
                   local since2 = 0
                   do
                     if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-                      local max3 = s_Now
-                      local x3 = s_Closed - 1
-                      if x3 > max3 then max3 = x3 end
-                      since2 = max3
+                      local max4 = s_Now
+                      local x4 = s_Closed - 1
+                      if x4 > max4 then max4 = x4 end
+                      since2 = max4
                     else
                       since2 = s_Now
                     end
@@ -212,8 +216,8 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars
                     do
                       local rate = s_Lines[i2].Window_Rate
                       local size = s_Lines[i2].Window_Size
-                      local x3 = size - left
-                      if n3 > (x3 - x3 % rate) / rate then
+                      local x4 = size - left
+                      if n3 > (x4 - x4 % rate) / rate then
                         filled = size
                       else
                         filled = left + n3 * rate
@@ -225,8 +229,16 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars
               end
               gain = gain2 - line2.Left
             end
-            local x3 = line2.Left + gain - line2.Promised
-            if x3 < promised2 then promised2 = x3 end
+            local x4 = line2.Left + gain - line2.Promised
+            if x4 < promised2 then promised2 = x4 end
+            if line2.Largest > 0 then
+              local y2 = line2.Largest
+              local min2 = tickets
+              local x5 = (1099511627776 - 1099511627776 % y2) / y2
+              if x5 < min2 then min2 = x5 end
+              local x6 = min2 * line2.Largest
+              if x6 < promised2 then promised2 = x6 end
+            end
           end
         end
       end
@@ -360,7 +372,7 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
   end
   return s_Slot
 end
-function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
+function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
   local known = s_Tokens ~= 0
   local from2 = now
   local own2 = 0
@@ -376,13 +388,13 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
   local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
   do
     local promised = 0
-    promised = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 0)
+    promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 0)
     local promised2 = 0
-    promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 1)
+    promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 1)
     local promised3 = 0
-    promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 2)
+    promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 2)
     local promised4 = 0
-    promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 3)
+    promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 3)
     promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
   end
   if not known then
@@ -2131,13 +2143,13 @@ function Shared_advance(x, now)
             local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
             do
               local promised = 0
-              promised = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 0)
+              promised = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 0)
               local promised2 = 0
-              promised2 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 1)
+              promised2 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 1)
               local promised3 = 0
-              promised3 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 2)
+              promised3 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 2)
               local promised4 = 0
-              promised4 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 3)
+              promised4 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 3)
               promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = x.State_Slot, 0, 0, promised, promised2, promised3, promised4
             end
             do
@@ -2340,7 +2352,7 @@ function Shared_advance(x, now)
       changed3 = true
     end
     if changed3 then
-      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
+      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
@@ -5964,13 +5976,13 @@ end
             local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
             do
               local promised = 0
-              promised = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 0)
+              promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 0)
               local promised2 = 0
-              promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 1)
+              promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 1)
               local promised3 = 0
-              promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 2)
+              promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 2)
               local promised4 = 0
-              promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 3)
+              promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 3)
               promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
             end
             do
@@ -6347,13 +6359,13 @@ end
                 local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
                 do
                   local promised = 0
-                  promised = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 0)
+                  promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 0)
                   local promised2 = 0
-                  promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 1)
+                  promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 1)
                   local promised3 = 0
-                  promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 2)
+                  promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 2)
                   local promised4 = 0
-                  promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Calendars_n, 3)
+                  promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 3)
                   promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
                 end
                 do
@@ -6553,7 +6565,7 @@ end
           changed3 = true
         end
         if changed3 then
-          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
+          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
         end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
