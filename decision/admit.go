@@ -212,7 +212,7 @@ func (l *Limits) lined(s *State, x *Shared, f *Flow, op *Op, v *view, slot int64
 	exists := (a.Limit > 0 || f.End > s.Now) && op.Cost[w.Unit] > 0
 	keeps := op.back() && (x.fits() && here || v.bound <= BoundTokens && (x.fits() || w.interval(slot) == w.interval(s.Now)))
 	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot) == Never)
-	return exists && !keeps && !passes && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
+	return exists && !keeps && !passes && !x.apart && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
 }
 
 // view is the state of an entity as an operation finds it.
@@ -346,32 +346,62 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 	if s.Slot > s.Now && !op.Urgent && s.Lines[l.Shortest].Promised < l.Windows[l.Shortest].Size { // else nobody has a slot there
 		v.slot = max(v.slot, s.Slot+l.space(s, v.pace)/1000)
 	}
-	if v.slot > v.at {
+	at := int64(Never)
+	if v.slot > v.at || s.AgainUS > s.Now*1000 {
+		at = l.apart(s, op, v)
+	}
+	if v.slot > v.at || at == s.Now {
 		// If LastID is 0, no ticket comes back. Urgent newcomers do not pass denied tickets, which may be urgent, too.
-		v.spare = v.at == s.Now && (s.LastID == 0 || l.spare(s, op, v) && (!op.Urgent || s.AgainUS <= s.Now*1000))
+		v.spare = v.at == s.Now && (s.LastID == 0 || at == s.Now || l.spare(s, op, v) && (!op.Urgent || s.AgainUS <= s.Now*1000))
 		if !v.spare {
-			v.at, v.bound, v.refund = v.slot, BoundBooked, 0
+			v.spare = at-s.Now < (v.slot-s.Now)/2
+			v.fresh = !v.spare // it has a turn
+			v.at, v.bound, v.refund = min(at, v.slot), BoundBooked, 0
 		}
 	}
 }
 
+// apart returns the time at which the windows have room for an operation that takes nothing of some unit, behind the booked operations
+// for which that unit has room before. For any other operation it returns Never, and so it does if the windows do not bring all that is
+// booked until the last slot.
+func (l *Limits) apart(s *State, op *Op, v *view) int64 {
+	due, at := int64(MostUnits), v.at // operations
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		each := line.usual(s)
+		if each == 0 { // none of them has run yet
+			each = line.Largest
+		}
+		if op.Cost[w.Unit] == 0 && each > 0 {
+			due = min(due, max(0, w.gain(s, line.Left, s.Now, v.at))/each)
+		}
+	}
+	if due == MostUnits || op.Urgent {
+		return Never
+	}
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		cost, promised, usual := op.Cost[w.Unit], s.promised(w.Unit), max(1, line.usual(s))
+		n := w.interval(s.Slot) - w.interval(s.Now)
+		if cost > 0 && (n == 0 || w.Size > w.Rate) && line.Left-cost+min(n, bound/w.Rate)*w.Rate < line.waits(s) {
+			return Never
+		}
+		at = max(at, w.room(s, line.Left-min(promised, min(due, bound/usual)*usual), cost, s.Now))
+	}
+	return at
+}
+
 // spare reports whether a newcomer of this cost takes nothing from the booked operations: each window has room beside
-// them until its refresh, or they are expected to leave as much. If the newcomer takes nothing of some unit, it is enough that
-// all booked operations would find room now: operations that wait for tokens do not delay operations that take calls only. Denied
-// tickets that have not had their turn do come: what is left is theirs first, as far as the window brings less until then.
+// them until its refresh, or they are expected to leave as much. Denied tickets that have not had their turn do come: what is
+// left is theirs first, as far as the window brings less until then.
 func (l *Limits) spare(s *State, op *Op, v *view) bool {
 	turns := max(0, min(s.AgainUS-s.Now*1000, bound))
-	others := false // may wait for a unit of which it takes nothing
-	for i := range l.Windows {
-		others = others || op.Cost[l.Windows[i].Unit] == 0
-	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
 		each := line.weight(cost, 0)
-		room := line.beside(w, s, cost) || others && line.Left-cost >= w.gain(s, line.Left, s.Now, s.Slot)-line.Promised
 		short := min(turns/max(1, v.again), s.Next-s.Head/16) - turns/max(1, w.spanUS(each)) // operations of denied tickets
-		if !room && (!line.spares(cost) || line.Left-cost < min(short, bound/each)*each) {
+		if !line.beside(w, s, cost) && (!line.spares(cost) || line.Left-cost < min(short, bound/each)*each) {
 			return false
 		}
 	}
@@ -491,7 +521,7 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 		if op.back() && a.Limit == 0 && s.passed() { // else urgent operations that use all of a window starve it
 			t.Again = denied
 		}
-	} else if v.denied {
+	} else if v.denied && !v.spare {
 		t.Again = denied
 		if s.Closed <= now {
 			l.deny(s, op)

@@ -136,12 +136,12 @@ func (x *Shared) in(n int64) int64 {
 // holds reports whether a time is in the calendar.
 func (x *Shared) holds(t int64) bool { return x.State.Calendars[0].holds(x.Limits.grain(t)) }
 
-// open returns the first grain from one on in which the windows that are longer than a grain are not booked up.
-func (x *Shared) open(n int64) int64 {
+// open returns the first grain from one on in which the windows that are longer than a grain are not booked up for an operation.
+func (x *Shared) open(op *Op, n int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	open, t := n, l.begin(n)
 	for i := range l.Windows {
-		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain {
+		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain && op.Cost[w.Unit] > 0 {
 			from, end, brings := c.Head, l.whole(w.Next(t)), w.Size
 			if k := max(0, w.interval(t)-w.interval(x.State.Now)); k == 0 || w.Size > w.Rate {
 				brings = min(line.Left+line.returns()+min(k, bound/w.Rate)*w.Rate, MostUnits)
@@ -156,8 +156,12 @@ func (x *Shared) open(n int64) int64 {
 	return open
 }
 
-// serves returns how many units a grain serves. Tokens serve whole operations, in some grains more than in others.
+// serves returns how many units a grain serves. Tokens serve whole operations, in some grains more than in others. Operations that
+// wait for a unit leave as much to an operation that takes nothing of it.
 func (x *Shared) serves(n int64) int64 {
+	if x.apart {
+		return 2 * x.rate
+	}
 	if x.times == 1 {
 		return x.rate
 	}
@@ -172,7 +176,7 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 	if c.Front > c.Head+1 && x.in(n)+l.Windows[l.Shortest].Interval <= t { // another limit holds it past its turn in this grain
 		n++
 	}
-	first := n <= c.Front
+	first := n <= c.Front && !x.apart
 	if first {
 		n = c.Front
 	}
@@ -181,10 +185,10 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 	for n < end && n != at {
 		at = n
 		booked += c.at(n)
-		if c.at(n) >= x.serves(n) && !x.surplus(op, booked, l.begin(n)) {
+		if c.at(n) >= x.serves(n) && (x.apart || !x.surplus(op, booked, l.begin(n))) {
 			n++
 		} else {
-			n = x.open(n)
+			n = x.open(op, n)
 			booked += c.Units.Sum(at+1-c.Head, n-c.Head, mostBooked)
 		}
 	}

@@ -105,7 +105,7 @@ func (s *State) promises() Ticket {
 // promised returns about how much of a unit is promised to operations that have not run yet: not more than their tickets can take, since
 // another unit may have set their slots. A shared limit has a Calendar instead.
 func (s *State) promised(unit int64) int64 {
-	promised, tickets := int64(MostUnits), max(0, s.Next-s.Head/16)
+	promised := int64(MostUnits)
 	for i := range s.Lines {
 		if w, line := &s.Lines[i].Window, &s.Lines[i]; w.Size > 0 && w.Unit == unit {
 			if n := max(0, w.interval(s.Slot)-w.interval(w.since(s, s.Now))); n < MostUnits/w.Rate {
@@ -115,7 +115,7 @@ func (s *State) promised(unit int64) int64 {
 				}
 				promised = min(promised, line.Left+gain-line.Promised)
 				if line.Largest > 0 {
-					promised = min(promised, min(tickets, MostUnits/line.Largest)*line.Largest)
+					promised = min(promised, line.waits(s))
 				}
 			}
 		}
@@ -124,6 +124,12 @@ func (s *State) promised(unit int64) int64 {
 		return 0
 	}
 	return max(0, promised)
+}
+
+// waits returns how much of a window the tickets that are out take at most.
+func (line *Line) waits(s *State) int64 {
+	each := max(1, line.Largest, line.usual(s))
+	return min(max(0, s.Next-s.Head/16), MostUnits/each) * each
 }
 
 // rebook brings promises to now. Their tickets keep their slots. What the windows do not bring until the last of these, books

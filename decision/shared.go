@@ -42,6 +42,7 @@ type Shared struct {
 	behind   bool  // by more than this grain
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
 	room     bool  // it and all operations due in this grain fit
+	apart    bool  // it takes nothing of the unit that most booked operations take the most of, and tokens are not short
 	gathered int64 // the grain in which room for a large one has gathered; 0 of a small one, and if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
 	given    int64 // the slot behind the calendar, if it waits there for this limit; 0 if it does not
@@ -118,11 +119,13 @@ func (x *Shared) look(f *Flow, op *Op) {
 	x.bound, x.spare, x.fair, x.room = BoundNone, true, 0, true
 	x.token, x.wait, x.refund, x.overdue = false, l.pace(s)*3/4, 0, 0
 	late := false // a window is short, and its refresh comes first
+	x.apart = false
 	// Booked operations do not come, and newcomers take their place, also for a token.
 	leaves := !op.back() && !op.Urgent && x.rate >= x.grain
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost, left := op.Cost[w.Unit], line.Left-x.passing(w, op)
+		x.apart = x.apart || cost == 0 && x.rate >= x.grain && 1000*c.Asked[w.Unit] > c.Largest
 		if cost > 0 {
 			if left < cost && x.bound == BoundNone {
 				x.bound = BoundWindow + Bound(i)
@@ -179,12 +182,15 @@ func (x *Shared) look(f *Flow, op *Op) {
 	}
 }
 
-// slowest returns the place of the limit that takes the longest to serve an operation, in the long run.
-func slowest(shared []Shared, op *Op) (place int64) {
-	longest := int64(0)
+// slowest returns the place of the limit that takes the longest to serve an operation, in the long run; -1 if it takes nothing of any.
+func slowest(shared []Shared, op *Op) int64 {
+	place, longest := int64(-1), int64(0)
 	for i := range shared {
 		x := &shared[i]
-		takes := x.Limits.pace(x.State) * 4 // 4096ths of a ms
+		takes := int64(0)     // 4096ths of a ms
+		if x.rate < x.grain { // tokens are short
+			takes = x.Limits.pace(x.State) * 4
+		}
 		for k := range x.Limits.Windows {
 			w := &x.Limits.Windows[k]
 			each := w.Interval * 4096 / min(w.Rate, w.Size)
@@ -363,7 +369,7 @@ func (x *Shared) keeps(op *Op, t int64) int64 {
 func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 	c := &x.State.Calendars[0]
 	n := x.Limits.grain(t)
-	surplus := x.holds(t) && (x.fits() || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t) && x.open(n) == n
+	surplus := x.holds(t) && (x.fits() || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t) && x.open(op, n) == n
 	if !surplus && x.holds(t) {
 		n = x.seek(op, t)
 	}

@@ -329,21 +329,53 @@ func TestUnitsUrgent(t *testing.T) {
 }
 
 // An operation that waits for one unit does not delay operations that take nothing of it, as long as its own part of
-// the other units is left.
+// the other units is left, or is back before its slot.
 func TestUnitsDoNotKeepUpOthers(t *testing.T) {
-	e := newEntity(t, ofModel(10, 1000, 100)...)
-	e.asks(0, decision.Cost{1, 1000}, newcomer)
-	waits := e.asks(0, decision.Cost{3, 600}, newcomer).Ticket
-	for range 6 {
-		if a := e.asks(0, decision.Cost{1}, newcomer); a.Delay != 0 {
-			t.Fatalf("one that takes a call only waits %d because of %d", a.Delay, a.Bound)
+	for name, c := range map[string]struct {
+		calls      decision.Window
+		run, delay int64
+		bound      decision.Bound
+	}{
+		"back before":        {decision.Window{Size: 10, Rate: 10, Interval: 60_000}, 9, 60_000, decision.BoundWindow},
+		"in two minutes":     {decision.Window{Size: 10, Rate: 10, Interval: 120_000}, 6, 120_000, decision.BoundBooked},
+		"gathers one before": {decision.Window{Size: 10, Rate: 1, Interval: 60_000}, 7, 60_000, decision.BoundBooked},
+	} {
+		e := newEntity(t, c.calls, ofModel(10, 1000, 100)[1])
+		e.asks(0, decision.Cost{1, 1000}, newcomer)
+		waits := e.asks(0, decision.Cost{3, 600}, newcomer).Ticket
+		for range c.run {
+			if a := e.asks(0, decision.Cost{1}, newcomer); a.Delay != 0 {
+				t.Fatalf("%s: one that takes a call only waits %d because of %d", name, a.Delay, a.Bound)
+			}
+		}
+		if a := e.asks(0, decision.Cost{1}, newcomer); a.Delay != c.delay || a.Bound != c.bound {
+			t.Errorf("%s: the next one waits %d because of %d, want %d because of %d", name, a.Delay, a.Bound, c.delay, c.bound)
+		}
+		if a := e.asks(60_000, decision.Cost{3, 600}, waits); a.Delay != 0 {
+			t.Errorf("%s: it waits %d because of %d when it is back", name, a.Delay, a.Bound)
 		}
 	}
-	if a := e.asks(0, decision.Cost{1}, newcomer); a.Delay != 60_000 || a.Bound != decision.BoundBooked {
-		t.Errorf("the seventh waits %d because of %d, want 60000 because others have booked", a.Delay, a.Bound)
-	}
-	if a := e.asks(60_000, decision.Cost{3, 600}, waits); a.Delay != 0 {
-		t.Errorf("it waits %d because of %d when it is back", a.Delay, a.Bound)
+}
+
+// A backlog of half an hour that waits for tokens does not hold up operations that take none, also when the calls of a second are used
+// up. They come back one after the other.
+func TestBacklogOfAUnit(t *testing.T) {
+	windows := []decision.Window{perSecond(1, 1), {Size: 1, Rate: 1, Interval: 60_000, Unit: 1}}
+	for name, limits := range map[string]struct{ own, all []decision.Window }{
+		"own":               {windows, []decision.Window{perSecond(100, 100)}},
+		"shared":            {[]decision.Window{perSecond(100, 100)}, windows},
+		"calls of its own":  {windows[:1], windows[1:]},
+		"tokens of its own": {[]decision.Window{perSecond(100, 100), windows[1]}, windows[:1]},
+	} {
+		e, all := newEntity(t, limits.own...), newEntity(t, limits.all...)
+		for range 30 {
+			e.within(all, 0, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1, 1}})
+		}
+		for i := range int64(5) {
+			if a := e.within(all, 100, one); a.Delay > (i+2)*1000 || i > 2 && a.Delay < 1000 {
+				t.Errorf("%s: call %d waits %d ms because of %d", name, i, a.Delay, a.Bound)
+			}
+		}
 	}
 }
 

@@ -152,13 +152,9 @@ end
 -- These rules are functions. The script has all others where they are called, because to make a function takes time in each
 -- call of the script.
 local State_promised, State_rebook, Limits_adopt, Limits_pin
-function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, unit)
+function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, unit)
   local promised = 0
   local promised2 = 1099511627776
-  local max2 = 0
-  local x2 = s_Next - (s_Head - s_Head % 16) / 16
-  if x2 > max2 then max2 = x2 end
-  local tickets = max2
   for i2 = 0, s_Lines_n - 1 do
     do
       local line2 = s_Lines[i2]
@@ -169,20 +165,20 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Line
           local since = 0
           do
             if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-              local max3 = s_Now
-              local x3 = s_Closed - 1
-              if x3 > max3 then max3 = x3 end
-              since = max3
+              local max2 = s_Now
+              local x2 = s_Closed - 1
+              if x2 > max2 then max2 = x2 end
+              since = max2
             else
               since = s_Now
             end
           end
           local t2 = since - s_Lines[i2].Window_Offset
           local by3 = s_Lines[i2].Window_Interval
-          local max3 = 0
-          local x3 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-          if x3 > max3 then max3 = x3 end
-          local n2 = max3
+          local max2 = 0
+          local x2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+          if x2 > max2 then max2 = x2 end
+          local n2 = max2
           local y = s_Lines[i2].Window_Rate
           if n2 < (1099511627776 - 1099511627776 % y) / y then
             local gain = n2 * s_Lines[i2].Window_Rate
@@ -198,10 +194,10 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Line
                   local since2 = 0
                   do
                     if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-                      local max4 = s_Now
-                      local x4 = s_Closed - 1
-                      if x4 > max4 then max4 = x4 end
-                      since2 = max4
+                      local max3 = s_Now
+                      local x3 = s_Closed - 1
+                      if x3 > max3 then max3 = x3 end
+                      since2 = max3
                     else
                       since2 = s_Now
                     end
@@ -216,8 +212,8 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Line
                     do
                       local rate = s_Lines[i2].Window_Rate
                       local size = s_Lines[i2].Window_Size
-                      local x4 = size - left
-                      if n3 > (x4 - x4 % rate) / rate then
+                      local x3 = size - left
+                      if n3 > (x3 - x3 % rate) / rate then
                         filled = size
                       else
                         filled = left + n3 * rate
@@ -229,15 +225,27 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Line
               end
               gain = gain2 - line2.Left
             end
-            local x4 = line2.Left + gain - line2.Promised
-            if x4 < promised2 then promised2 = x4 end
+            local x3 = line2.Left + gain - line2.Promised
+            if x3 < promised2 then promised2 = x3 end
             if line2.Largest > 0 then
-              local y2 = line2.Largest
-              local min2 = tickets
-              local x5 = (1099511627776 - 1099511627776 % y2) / y2
-              if x5 < min2 then min2 = x5 end
-              local x6 = min2 * line2.Largest
-              if x6 < promised2 then promised2 = x6 end
+              local waits = 0
+              do
+                local x4 = line2.Estimated
+                local y2 = 1 > s_Ended and 1 or s_Ended
+                local max3 = 1
+                if line2.Largest > max3 then max3 = line2.Largest end
+                local x5 = (x4 - x4 % y2) / y2
+                if x5 > max3 then max3 = x5 end
+                local each2 = max3
+                local max4 = 0
+                local x6 = s_Next - (s_Head - s_Head % 16) / 16
+                if x6 > max4 then max4 = x6 end
+                local min2 = max4
+                local x7 = (1099511627776 - 1099511627776 % each2) / each2
+                if x7 < min2 then min2 = x7 end
+                waits = min2 * each2
+              end
+              if waits < promised2 then promised2 = waits end
             end
           end
         end
@@ -372,7 +380,7 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
   end
   return s_Slot
 end
-function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
+function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
   local known = s_Tokens ~= 0
   local from2 = now
   local own2 = 0
@@ -388,13 +396,13 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
   local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
   do
     local promised = 0
-    promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 0)
+    promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 0)
     local promised2 = 0
-    promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 1)
+    promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 1)
     local promised3 = 0
-    promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 2)
+    promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 2)
     local promised4 = 0
-    promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 3)
+    promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 3)
     promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
   end
   if not known then
@@ -2143,13 +2151,13 @@ function Shared_advance(x, now)
             local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
             do
               local promised = 0
-              promised = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 0)
+              promised = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 0)
               local promised2 = 0
-              promised2 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 1)
+              promised2 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 1)
               local promised3 = 0
-              promised3 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 2)
+              promised3 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 2)
               local promised4 = 0
-              promised4 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 3)
+              promised4 = State_promised(x.State_Now, x.State_Slot, x.State_Closed, x.State_Next, x.State_Head, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Calendars_n, 3)
               promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = x.State_Slot, 0, 0, promised, promised2, promised3, promised4
             end
             do
@@ -2352,7 +2360,7 @@ function Shared_advance(x, now)
       changed3 = true
     end
     if changed3 then
-      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
+      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
@@ -3278,6 +3286,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   x.refund = 0
   x.overdue = 0
   local late = false
+  x.apart = false
   local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not op_Urgent and x.rate >= x.grain
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
@@ -3327,6 +3336,16 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       end
     end
     local left = line2.Left - passing
+    local is3 = x.apart
+    if not is3 then
+      local is2 = cost == 0 and x.rate >= x.grain
+      if is2 then
+        local i4 = w.Unit
+        is2 = 1000 * (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3) > c2.Largest
+      end
+      is3 = is2
+    end
+    x.apart = is3
     if cost > 0 then
       if left < cost and x.bound == 0 then
         x.bound = 4 + i2
@@ -3425,8 +3444,8 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       local x5 = line2.Left + (x3 - x3 % 4096) / 4096 + min2 * w.Rate
       if x5 < min3 then min3 = x5 end
       local all2 = min3
-      local is2 = x.State_LastID == 0
-      if not is2 then
+      local is4 = x.State_LastID == 0
+      if not is4 then
         local reserved = 0
         do
           local c3 = x.State_Calendars[0]
@@ -3442,12 +3461,12 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
               local y2 = x.times
               local ratio = 0
               do
-                local i4 = line3.Window_Unit
+                local i5 = line3.Window_Unit
                 local x6 = c4.Largest + 1023
                 local max2 = 1
                 local x7 = (x6 - x6 % 1024) / 1024
                 if x7 > max2 then max2 = x7 end
-                local x8 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                local x8 = c4.Largest - (i5 == 0 and c4.Asked_0 or i5 == 1 and c4.Asked_1 or i5 == 2 and c4.Asked_2 or c4.Asked_3)
                 local booked2 = 1024 - (x8 - x8 % max2) / max2
                 local x9 = booked2 * (4096 - line3.Saved)
                 local max3 = 1
@@ -3496,12 +3515,12 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           local y2 = x.times
           local ratio = 0
           do
-            local i4 = line3.Window_Unit
+            local i5 = line3.Window_Unit
             local x6 = c3.Largest + 1023
             local max2 = 1
             local x7 = (x6 - x6 % 1024) / 1024
             if x7 > max2 then max2 = x7 end
-            local x8 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
+            local x8 = c3.Largest - (i5 == 0 and c3.Asked_0 or i5 == 1 and c3.Asked_1 or i5 == 2 and c3.Asked_2 or c3.Asked_3)
             local booked = 1024 - (x8 - x8 % max2) / max2
             local x9 = booked * (4096 - line3.Saved)
             local max3 = 1
@@ -3518,9 +3537,9 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
           expects = (x8 - x8 % y3) / y3
         end
-        is2 = all2 - reserved >= expects + cost
+        is4 = all2 - reserved >= expects + cost
       end
-      local room = is2
+      local room = is4
       x.room = x.room and room
       x.spare = x.spare and (room or line2.Spare > 4 * (line2.Taken + cost - 1))
       leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost - 1) or room and w.Interval > c2.Grain)
@@ -4007,7 +4026,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
   if is2 then
     n2 = n2 + 1
   end
-  local first2 = n2 <= c2.Front
+  local first2 = n2 <= c2.Front and not x.apart
   if first2 then
     n2 = c2.Front
   end
@@ -4019,7 +4038,9 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
     booked = booked + c2.Units.At(n2 - c2.Head)
     local serves = 0
     do
-      if x.times == 1 then
+      if x.apart then
+        serves = 2 * x.rate
+      elseif x.times == 1 then
         serves = x.rate
       else
         local each2 = 1 > x.units and 1 or x.units
@@ -4028,111 +4049,115 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
         serves = ((x4 - x4 % each2) / each2 - (x5 - x5 % each2) / each2) * each2
       end
     end
-    local is3 = c2.Units.At(n2 - c2.Head) >= serves
-    if is3 then
-      local surplus = false
-      do
-        local t2 = n2 * x.Limits_Grain + x.Limits_Zero
-        local c3 = x.State_Calendars[0]
-        if x.rate < x.grain and not (x.bound == 0) then
-          surplus = false
-        else
-          local done
-          for i2 = 0, x.Limits_Windows_n - 1 do
-            local w = x.Limits_Windows[i2]
-            local gathers = w.Size > w.Rate or w.Interval <= c3.Grain
-            do
-              local i3 = w.Unit
-              local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-              local is3 = cost > 0 and gathers
-              if is3 then
-                local gain = 0
-                do
-                  local left = x.State_Lines[i2].Left
-                  local from2 = x.State_Now
-                  if t2 <= from2 then
-                    gain = left
-                  else
-                    local t3 = t2 - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max4 = from2
-                        local x4 = x.State_Closed - 1
-                        if x4 > max4 then max4 = x4 end
-                        since = max4
-                      else
-                        since = from2
-                      end
-                    end
-                    local t4 = since - w.Offset
-                    local by3 = w.Interval
-                    local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                    if n3 <= 0 then
+    local is4 = c2.Units.At(n2 - c2.Head) >= serves
+    if is4 then
+      local is3 = x.apart
+      if not is3 then
+        local surplus = false
+        do
+          local t2 = n2 * x.Limits_Grain + x.Limits_Zero
+          local c3 = x.State_Calendars[0]
+          if x.rate < x.grain and not (x.bound == 0) then
+            surplus = false
+          else
+            local done
+            for i2 = 0, x.Limits_Windows_n - 1 do
+              local w = x.Limits_Windows[i2]
+              local gathers = w.Size > w.Rate or w.Interval <= c3.Grain
+              do
+                local i3 = w.Unit
+                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                local is3 = cost > 0 and gathers
+                if is3 then
+                  local gain = 0
+                  do
+                    local left = x.State_Lines[i2].Left
+                    local from2 = x.State_Now
+                    if t2 <= from2 then
                       gain = left
                     else
-                      local filled = 0
+                      local t3 = t2 - w.Offset
+                      local by2 = w.Interval
+                      local since = 0
                       do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x4 = size - left
-                        if n3 > (x4 - x4 % rate) / rate then
-                          filled = size
+                        if w.Size > w.Rate then
+                          local max4 = from2
+                          local x4 = x.State_Closed - 1
+                          if x4 > max4 then max4 = x4 end
+                          since = max4
                         else
-                          filled = left + n3 * rate
+                          since = from2
                         end
                       end
-                      gain = filled
+                      local t4 = since - w.Offset
+                      local by3 = w.Interval
+                      local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                      if n3 <= 0 then
+                        gain = left
+                      else
+                        local filled = 0
+                        do
+                          local rate = w.Rate
+                          local size = w.Size
+                          local x4 = size - left
+                          if n3 > (x4 - x4 % rate) / rate then
+                            filled = size
+                          else
+                            filled = left + n3 * rate
+                          end
+                        end
+                        gain = filled
+                      end
                     end
                   end
-                end
-                local expects = 0
-                do
-                  local c4 = x.State_Calendars[0]
-                  local line2 = x.State_Lines[i2]
-                  local y2 = x.times
-                  local ratio = 0
+                  local expects = 0
                   do
-                    local i4 = line2.Window_Unit
-                    local x4 = c4.Largest + 1023
-                    local max4 = 1
-                    local x5 = (x4 - x4 % 1024) / 1024
-                    if x5 > max4 then max4 = x5 end
-                    local x6 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                    local booked2 = 1024 - (x6 - x6 % max4) / max4
-                    local x7 = booked2 * (4096 - line2.Saved)
-                    local max5 = 1
-                    local x8 = (x7 - x7 % 4096) / 4096
-                    if x8 > max5 then max5 = x8 end
-                    ratio = max5
+                    local c4 = x.State_Calendars[0]
+                    local line2 = x.State_Lines[i2]
+                    local y2 = x.times
+                    local ratio = 0
+                    do
+                      local i4 = line2.Window_Unit
+                      local x4 = c4.Largest + 1023
+                      local max4 = 1
+                      local x5 = (x4 - x4 % 1024) / 1024
+                      if x5 > max4 then max4 = x5 end
+                      local x6 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                      local booked2 = 1024 - (x6 - x6 % max4) / max4
+                      local x7 = booked2 * (4096 - line2.Saved)
+                      local max5 = 1
+                      local x8 = (x7 - x7 % 4096) / 4096
+                      if x8 > max5 then max5 = x8 end
+                      ratio = max5
+                    end
+                    local x4 = (booked - booked % y2) / y2 * ratio
+                    local min2 = (x4 - x4 % 1024) / 1024
+                    if 4294967296 < min2 then min2 = 4294967296 end
+                    local unit = line2.Window_Unit
+                    local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    local x6 = min2 * x.Limits_Scale + (x5 - x5 % 2) / 2
+                    local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    expects = (x6 - x6 % y3) / y3
                   end
-                  local x4 = (booked - booked % y2) / y2 * ratio
-                  local min2 = (x4 - x4 % 1024) / 1024
-                  if 4294967296 < min2 then min2 = 4294967296 end
-                  local unit = line2.Window_Unit
-                  local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  local x6 = min2 * x.Limits_Scale + (x5 - x5 % 2) / 2
-                  local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  expects = (x6 - x6 % y3) / y3
+                  is3 = gain < expects + cost
                 end
-                is3 = gain < expects + cost
-              end
-              if is3 then
-                surplus = false
-                done = true
-                break
+                if is3 then
+                  surplus = false
+                  done = true
+                  break
+                end
               end
             end
-          end
-          if not done then
-            surplus = true
+            if not done then
+              surplus = true
+            end
           end
         end
+        is3 = not surplus
       end
-      is3 = not surplus
+      is4 = is3
     end
-    if is3 then
+    if is4 then
       n2 = n2 + 1
     else
       local open2 = 0
@@ -4144,7 +4169,12 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
           do
             local w = x.Limits_Windows[i2]
             local line2 = x.State_Lines[i2]
-            if w.Interval > c3.Grain then
+            local is5 = w.Interval > c3.Grain
+            if is5 then
+              local i3 = w.Unit
+              is5 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
+            end
+            if is5 then
               local from2 = c3.Head
               local t3 = t2 - w.Offset
               local by2 = w.Interval
@@ -4197,12 +4227,12 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                 local y3 = x.times
                 local ratio = 0
                 do
-                  local i3 = line3.Window_Unit
+                  local i4 = line3.Window_Unit
                   local x5 = c4.Largest + 1023
                   local max5 = 1
                   local x6 = (x5 - x5 % 1024) / 1024
                   if x6 > max5 then max5 = x6 end
-                  local x7 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                  local x7 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
                   local booked3 = 1024 - (x7 - x7 % max5) / max5
                   local x8 = booked3 * (4096 - line3.Saved)
                   local max6 = 1
@@ -5011,7 +5041,12 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                 do
                   local w = x.Limits_Windows[i2]
                   local line2 = x.State_Lines[i2]
-                  if w.Interval > c6.Grain then
+                  local is3 = w.Interval > c6.Grain
+                  if is3 then
+                    local i3 = w.Unit
+                    is3 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
+                  end
+                  if is3 then
                     local from2 = c6.Head
                     local t3 = t2 - w.Offset
                     local by2 = w.Interval
@@ -5064,12 +5099,12 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local y5 = x.times
                       local ratio = 0
                       do
-                        local i3 = line3.Window_Unit
+                        local i4 = line3.Window_Unit
                         local x6 = c7.Largest + 1023
                         local max6 = 1
                         local x7 = (x6 - x6 % 1024) / 1024
                         if x7 > max6 then max6 = x7 end
-                        local x8 = c7.Largest - (i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3)
+                        local x8 = c7.Largest - (i4 == 0 and c7.Asked_0 or i4 == 1 and c7.Asked_1 or i4 == 2 and c7.Asked_2 or c7.Asked_3)
                         local booked2 = 1024 - (x8 - x8 % max6) / max6
                         local x9 = booked2 * (4096 - line3.Saved)
                         local max7 = 1
@@ -5976,13 +6011,13 @@ end
             local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
             do
               local promised = 0
-              promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 0)
+              promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 0)
               local promised2 = 0
-              promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 1)
+              promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 1)
               local promised3 = 0
-              promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 2)
+              promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 2)
               local promised4 = 0
-              promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 3)
+              promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 3)
               promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
             end
             do
@@ -6359,13 +6394,13 @@ end
                 local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
                 do
                   local promised = 0
-                  promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 0)
+                  promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 0)
                   local promised2 = 0
-                  promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 1)
+                  promised2 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 1)
                   local promised3 = 0
-                  promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 2)
+                  promised3 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 2)
                   local promised4 = 0
-                  promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Calendars_n, 3)
+                  promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 3)
                   promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
                 end
                 do
@@ -6565,7 +6600,7 @@ end
           changed3 = true
         end
         if changed3 then
-          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
+          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
         end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
@@ -7681,25 +7716,179 @@ end
                     local x4 = s_Slot + (space2 - space2 % 1000) / 1000
                     if x4 > v_slot then v_slot = x4 end
                   end
-                  if v_slot > v_at then
+                  local at2 = 9007199254740991
+                  if v_slot > v_at or s_AgainUS > s_Now * 1000 then
+                    local apart2 = 0
+                    do
+                      local due = 1099511627776
+                      local at3 = v_at
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w2 = l_Windows[i2]
+                        local line2 = s_Lines[i2]
+                        local x4 = line2.Estimated
+                        local y = 1 > s_Ended and 1 or s_Ended
+                        local each2 = (x4 - x4 % y) / y
+                        if each2 == 0 then
+                          each2 = line2.Largest
+                        end
+                        local i3 = w2.Unit
+                        if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0 and each2 > 0 then
+                          local gain = 0
+                          do
+                            local left = line2.Left
+                            if v_at <= s_Now then
+                              gain = left
+                            else
+                              local t4 = v_at - w2.Offset
+                              local by4 = w2.Interval
+                              local since = 0
+                              do
+                                if w2.Size > w2.Rate then
+                                  local max3 = s_Now
+                                  local x5 = s_Closed - 1
+                                  if x5 > max3 then max3 = x5 end
+                                  since = max3
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local t5 = since - w2.Offset
+                              local by5 = w2.Interval
+                              local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local filled = 0
+                                do
+                                  local rate = w2.Rate
+                                  local size = w2.Size
+                                  local x5 = size - left
+                                  if n2 > (x5 - x5 % rate) / rate then
+                                    filled = size
+                                  else
+                                    filled = left + n2 * rate
+                                  end
+                                end
+                                gain = filled
+                              end
+                            end
+                          end
+                          local x5 = 0 > gain and 0 or gain
+                          local x6 = (x5 - x5 % each2) / each2
+                          if x6 < due then due = x6 end
+                        end
+                      end
+                      if due == 1099511627776 or op_Urgent then
+                        apart2 = 9007199254740991
+                      else
+                        local done
+                        for i2 = 0, l_Windows_n - 1 do
+                          local w2 = l_Windows[i2]
+                          local line2 = s_Lines[i2]
+                          local i3 = w2.Unit
+                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local promised = 0
+                          promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
+                          local promised2 = promised
+                          local x4 = line2.Estimated
+                          local y = 1 > s_Ended and 1 or s_Ended
+                          local max3 = 1
+                          local x5 = (x4 - x4 % y) / y
+                          if x5 > max3 then max3 = x5 end
+                          local usual = max3
+                          local t4 = s_Slot - w2.Offset
+                          local by4 = w2.Interval
+                          local t5 = s_Now - w2.Offset
+                          local by5 = w2.Interval
+                          local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                          local is4 = cost > 0 and (n2 == 0 or w2.Size > w2.Rate)
+                          if is4 then
+                            local y2 = w2.Rate
+                            local min3 = n2
+                            local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+                            if x6 < min3 then min3 = x6 end
+                            local waits = 0
+                            do
+                              local x7 = line2.Estimated
+                              local y3 = 1 > s_Ended and 1 or s_Ended
+                              local max4 = 1
+                              if line2.Largest > max4 then max4 = line2.Largest end
+                              local x8 = (x7 - x7 % y3) / y3
+                              if x8 > max4 then max4 = x8 end
+                              local each2 = max4
+                              local max5 = 0
+                              local x9 = s_Next - (s_Head - s_Head % 16) / 16
+                              if x9 > max5 then max5 = x9 end
+                              local min4 = max5
+                              local x10 = (1099511627776 - 1099511627776 % each2) / each2
+                              if x10 < min4 then min4 = x10 end
+                              waits = min4 * each2
+                            end
+                            is4 = line2.Left - cost + min3 * w2.Rate < waits
+                          end
+                          if is4 then
+                            apart2 = 9007199254740991
+                            done = true
+                            break
+                          end
+                          local room = 0
+                          do
+                            local min4 = due
+                            local x7 = (1125899906842624 - 1125899906842624 % usual) / usual
+                            if x7 < min4 then min4 = x7 end
+                            local min5 = promised2
+                            local x8 = min4 * usual
+                            if x8 < min5 then min5 = x8 end
+                            local left = line2.Left - min5
+                            local at4 = s_Now
+                            if left >= cost or cost == 0 then
+                              room = at4
+                            else
+                              if cost > w2.Size then
+                                at4 = at4 + 10000
+                              end
+                              local since = 0
+                              do
+                                if w2.Size > w2.Rate then
+                                  local max4 = at4
+                                  local x9 = s_Closed - 1
+                                  if x9 > max4 then max4 = x9 end
+                                  since = max4
+                                else
+                                  since = at4
+                                end
+                              end
+                              local t6 = since - w2.Offset
+                              local by6 = w2.Interval
+                              local x9 = cost - left - 1
+                              local y3 = w2.Rate
+                              local y4 = w2.Interval
+                              local min6 = (x9 - x9 % y3) / y3 + 1
+                              local x10 = (8796093022208 - 8796093022208 % y4) / y4
+                              if x10 < min6 then min6 = x10 end
+                              local n3 = (t6 - t6 % by6) / by6 + min6
+                              room = n3 * w2.Interval + w2.Offset
+                            end
+                          end
+                          if room > at3 then at3 = room end
+                        end
+                        if not done then
+                          apart2 = at3
+                        end
+                      end
+                    end
+                    at2 = apart2
+                  end
+                  if v_slot > v_at or at2 == s_Now then
                     local is5 = v_at == s_Now
                     if is5 then
-                      local is4 = s_LastID == 0
+                      local is4 = s_LastID == 0 or at2 == s_Now
                       if not is4 then
                         local spare = false
                         do
                           local min3 = s_AgainUS - s_Now * 1000
                           if 1125899906842624 < min3 then min3 = 1125899906842624 end
                           local turns = 0 > min3 and 0 or min3
-                          local others2 = false
-                          for i2 = 0, l_Windows_n - 1 do
-                            local is4 = others2
-                            if not is4 then
-                              local i3 = l_Windows[i2].Unit
-                              is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
-                            end
-                            others2 = is4
-                          end
                           local done
                           for i2 = 0, l_Windows_n - 1 do
                             local w2 = l_Windows[i2]
@@ -7716,76 +7905,6 @@ end
                               weight2 = (x5 - x5 % 4096) / 4096
                             end
                             local each2 = weight2
-                            local is5 = cost == 0
-                            if not is5 then
-                              local t4 = s_Slot - w2.Offset
-                              local by4 = w2.Interval
-                              local t5 = s_Now - w2.Offset
-                              local by5 = w2.Interval
-                              local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                              if is4 then
-                                local weight3 = 0
-                                do
-                                  local fraction = 4033
-                                  local max3 = 64
-                                  local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x4 > max3 then max3 = x4 end
-                                  local x5 = cost * max3 + fraction - 0 * 2531 % fraction
-                                  weight3 = (x5 - x5 % 4096) / 4096
-                                end
-                                is4 = line2.Promised >= weight3
-                              end
-                              is5 = is4
-                            end
-                            local is7 = is5
-                            if not is7 then
-                              local is6 = others2
-                              if is6 then
-                                local gain = 0
-                                do
-                                  local left = line2.Left
-                                  if s_Slot <= s_Now then
-                                    gain = left
-                                  else
-                                    local t6 = s_Slot - w2.Offset
-                                    local by6 = w2.Interval
-                                    local since = 0
-                                    do
-                                      if w2.Size > w2.Rate then
-                                        local max3 = s_Now
-                                        local x4 = s_Closed - 1
-                                        if x4 > max3 then max3 = x4 end
-                                        since = max3
-                                      else
-                                        since = s_Now
-                                      end
-                                    end
-                                    local t7 = since - w2.Offset
-                                    local by7 = w2.Interval
-                                    local n2 = (t6 - t6 % by6) / by6 - (t7 - t7 % by7) / by7
-                                    if n2 <= 0 then
-                                      gain = left
-                                    else
-                                      local filled = 0
-                                      do
-                                        local rate = w2.Rate
-                                        local size = w2.Size
-                                        local x4 = size - left
-                                        if n2 > (x4 - x4 % rate) / rate then
-                                          filled = size
-                                        else
-                                          filled = left + n2 * rate
-                                        end
-                                      end
-                                      gain = filled
-                                    end
-                                  end
-                                end
-                                is6 = line2.Left - cost >= gain - line2.Promised
-                              end
-                              is7 = is6
-                            end
-                            local room = is7
                             local y = 1 > v_again and 1 or v_again
                             local min4 = (turns - turns % y) / y
                             local x4 = s_Next - (s_Head - s_Head % 16) / 16
@@ -7803,18 +7922,39 @@ end
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
                             local short = min4 - (turns - turns % y2) / y2
-                            local is9 = not room
-                            if is9 then
-                              local is8 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
-                              if not is8 then
+                            local is5 = cost == 0
+                            if not is5 then
+                              local t4 = s_Slot - w2.Offset
+                              local by4 = w2.Interval
+                              local t5 = s_Now - w2.Offset
+                              local by5 = w2.Interval
+                              local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                              if is4 then
+                                local weight3 = 0
+                                do
+                                  local fraction = 4033
+                                  local max3 = 64
+                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x5 > max3 then max3 = x5 end
+                                  local x6 = cost * max3 + fraction - 0 * 2531 % fraction
+                                  weight3 = (x6 - x6 % 4096) / 4096
+                                end
+                                is4 = line2.Promised >= weight3
+                              end
+                              is5 = is4
+                            end
+                            local is7 = not is5
+                            if is7 then
+                              local is6 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
+                              if not is6 then
                                 local min5 = short
                                 local x5 = (1125899906842624 - 1125899906842624 % each2) / each2
                                 if x5 < min5 then min5 = x5 end
-                                is8 = line2.Left - cost < min5 * each2
+                                is6 = line2.Left - cost < min5 * each2
                               end
-                              is9 = is8
+                              is7 = is6
                             end
-                            if is9 then
+                            if is7 then
                               spare = false
                               done = true
                               break
@@ -7830,7 +7970,10 @@ end
                     end
                     v_spare = is5
                     if not v_spare then
-                      v_at, v_bound, v_refund = v_slot, 3, 0
+                      local x4 = v_slot - s_Now
+                      v_spare = at2 - s_Now < (x4 - x4 % 2) / 2
+                      v_fresh = not v_spare
+                      v_at, v_bound, v_refund = at2 < v_slot and at2 or v_slot, 3, 0
                     end
                   end
                 end
@@ -8390,25 +8533,29 @@ end
                 own2 = when2
                 a_Bound = v_bound
               end
-              local place2 = 0
+              local slowest = 0
               do
+                local place2 = -1
                 local longest = 0
                 for i2 = 0, shared_n - 1 do
                   local x2 = shared[i2]
-                  local pace = 0
-                  do
-                    local x3 = x2.Limits_Guess
-                    local max2 = (x3 - x3 % 8) / 8
-                    if 200 > max2 then max2 = 200 end
-                    local guess = x2.Limits_Guess < max2 and x2.Limits_Guess or max2
-                    local x4 = (x2.State_Held + guess) * 1000
-                    local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                    local max3 = 1
-                    local x5 = (x4 - x4 % y) / y
-                    if x5 > max3 then max3 = x5 end
-                    pace = max3
+                  local takes2 = 0
+                  if x2.rate < x2.grain then
+                    local pace = 0
+                    do
+                      local x3 = x2.Limits_Guess
+                      local max2 = (x3 - x3 % 8) / 8
+                      if 200 > max2 then max2 = 200 end
+                      local guess = x2.Limits_Guess < max2 and x2.Limits_Guess or max2
+                      local x4 = (x2.State_Held + guess) * 1000
+                      local y = (x2.State_Ended + 1) * x2.Limits_Tokens
+                      local max3 = 1
+                      local x5 = (x4 - x4 % y) / y
+                      if x5 > max3 then max3 = x5 end
+                      pace = max3
+                    end
+                    takes2 = pace * 4
                   end
-                  local takes2 = pace * 4
                   for k2 = 0, x2.Limits_Windows_n - 1 do
                     local w = x2.Limits_Windows[k2]
                     local x3 = w.Interval * 4096
@@ -8426,8 +8573,9 @@ end
                     place2, longest = i2, takes2
                   end
                 end
+                slowest = place2
               end
-              v_line = place2
+              v_line = slowest
               local suit = 0
               do
                 local w = l_Windows[l_Shortest]
@@ -8440,10 +8588,10 @@ end
                   rounds = rounds + 1
                   for i2 = 0, shared_n - 1 do
                     local x2 = shared[i2]
-                    local place3 = 0
+                    local place2 = 0
                     local f = s_Flows[x2.flow]
-                    place3 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot)
-                    local at2 = place3
+                    place2 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot)
+                    local at2 = place2
                     local is3 = at2 > slot
                     if is3 then
                       local is2 = a_Limit == 0
@@ -8553,7 +8701,7 @@ end
                           is10 = is9
                         end
                         local passes = is10
-                        local is11 = exists and not keeps and not passes and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
+                        local is11 = exists and not keeps and not passes and not x2.apart and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
                         if is11 then
                           local refreshes = false
                           do
@@ -9381,7 +9529,7 @@ end
                           if is2 then
                             t2_Again = 1
                           end
-                        elseif v_denied then
+                        elseif v_denied and not v_spare then
                           t2_Again = 1
                           if s_Closed <= now2 then
                             do
@@ -9569,7 +9717,7 @@ end
                           is10 = is9
                         end
                         local passes = is10
-                        local is11 = exists and not keeps and not passes and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
+                        local is11 = exists and not keeps and not passes and not x2.apart and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
                         if is11 then
                           local refreshes = false
                           do
