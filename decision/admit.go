@@ -189,13 +189,20 @@ const (
 
 // unmeasured returns how long it will probably take until operations have ended that tell the cost, or the duration if tokens are
 // short, or Never if that does not matter. The longer they run, the longer they are likely to run. As long as none has ended, it
-// grows with each time, since perhaps nobody settles them.
+// grows with each time, since perhaps nobody settles them. Operations that are due in this grain of a shared limit may just begin.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
-	if s.Ended >= few || s.Closed > s.Now || leases.Out(s.Now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
+	out := leases.Out(s.Now)
+	for i := range s.Calendars {
+		c := &s.Calendars[i]
+		out += c.at(c.Head)
+	}
+	if s.Ended >= few || s.Closed > s.Now || out == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
 		return Never
 	}
 	since := s.LastID / 1024
-	if s.Ended == 0 {
+	if s.Last == 0 {
+		since = s.Now
+	} else if s.Ended == 0 {
 		since = 2*s.Last - s.Now
 	}
 	return max(l.mean(s), s.Now-since) + 1

@@ -397,8 +397,8 @@ func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 // book puts a ticket on the books.
 func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 	c, s := &x.State.Calendars[0], x.State
-	if x.token {
-		s.AgainUS = min(s.turn(x.overdue)+x.wait, Never)
+	if at := min(s.turn(x.overdue)+x.wait, Never); x.token && t.Slot <= at/1000+soon { // else another limit holds it past its turn
+		s.AgainUS = at
 	}
 	if op.back() && x.below && x.bound >= BoundWindow && x.refund == 0 && op.Ticket.Slot <= s.Now {
 		x.Limits.deny(s, op)

@@ -378,6 +378,21 @@ func TestRaisedUnit(t *testing.T) {
 	}
 }
 
+// An operation that another limit holds for minutes takes no turn for a token.
+func TestTurnsOfAnotherLimit(t *testing.T) {
+	e, tokens, calls := newEntity(t, perSecond(1000, 1000)), newEntity(t, perSecond(1000, 1000)), newEntity(t, decision.Window{Size: 1, Rate: 1, Interval: 60_000})
+	tokens.l.Tokens, tokens.l.Guess = 1, 200
+	tokens.ready()
+	for range 50 {
+		first, second := storage.Within{Limits: &tokens.l, ID: 1, Weight: 1}, storage.Within{Limits: &calls.l, ID: 2, Weight: 1}
+		op, a := one, decision.Answer{}
+		e.l.ApplyWithin(&e.s, &e.leases, []decision.Shared{first.In(&tokens.s, &tokens.leases), second.In(&calls.s, &calls.leases)}, &op, begin, &a)
+	}
+	if a := e.within(tokens, 0, one); a.Delay > 500 {
+		t.Errorf("an operation that waits for the token alone waits %d ms", a.Delay)
+	}
+}
+
 // queue is messages of one call each, of entities with the same limits, within shared limits. All begin to wait at once
 // and keep the times that they are told. Operations take 50 ms.
 type queue struct {

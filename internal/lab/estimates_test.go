@@ -231,6 +231,27 @@ func TestEstimatesInLongWindows(t *testing.T) {
 	}
 }
 
+// The entity's own limit delays the first operations within a shared one by a second. Messages with far slots wait for them, too.
+func TestEstimatesBehindAnOwnLimit(t *testing.T) {
+	got := mustRunShared(t, SharedScenario{
+		Options: within(2, 2, drip.Limit{
+			Size: 50, RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 6000, RefreshInterval: time.Minute, Unit: "output"}},
+		}),
+		Entities: entities(1), Operation: Exponential(time.Second), Hold: 5 * time.Second, Unmeasured: true,
+		Units: map[string]Costs{"output": func(r *rand.Rand) (int, int) { return 500, 1 + r.IntN(200) }},
+		Messages: func(r *rand.Rand) []SharedMessage {
+			m := backlog(r, shuffled, begun, 0, 400)
+			for i := range m {
+				if i < 2 { // they use up the shop's first second
+					m[i].Within = []string{}
+				}
+			}
+			return m
+		},
+	}, 1)
+	tell(t, got.Makespan > 10*time.Minute || got.Redeliveries.Mean > 2.5, "%v, %.2f postponements; want 10m and 2.5", got.Makespan, got.Redeliveries.Mean)
+}
+
 // Operations whose costs nobody settles leave nothing to wait for: messages with far slots ask a few times, not all the while.
 func TestNeverSettled(t *testing.T) {
 	limit := drip.Limit{Size: 10, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty, Windows: []drip.Window{{Size: 30_000, RefreshInterval: 24 * time.Hour, Unit: "tokens"}}}

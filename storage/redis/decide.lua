@@ -5277,7 +5277,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
 end
 function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, t_Slot, t_Cost_0, t_Cost_1, t_Cost_2, t_Cost_3)
   local c2 = x.State_Calendars[0]
-  if x.token then
+  do
     local overdue = x.overdue
     local max2 = x.State_Now + overdue
     if x.State_Closed > max2 then max2 = x.State_Closed end
@@ -5286,7 +5286,10 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     if x2 > max3 then max3 = x2 end
     local min2 = max3 + x.wait
     if 9007199254740991 < min2 then min2 = 9007199254740991 end
-    x.State_AgainUS = min2
+    local at2 = min2
+    if x.token and t_Slot <= (at2 - at2 % 1000) / 1000 + 4000 then
+      x.State_AgainUS = at2
+    end
   end
   if op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below and x.bound >= 4 and x.refund == 0 and op_Ticket_Slot <= x.State_Now then
     do
@@ -8946,7 +8949,13 @@ end
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 local unmeasured = 0
                 do
-                  local is2 = s_Ended >= 4 or s_Closed > s_Now or Out(s_Now) == 0
+                  local out2 = Out(s_Now)
+                  for i2 = 0, s_Calendars_n - 1 do
+                    local c2 = s_Calendars[i2]
+                    local n2 = c2.Head
+                    out2 = out2 + c2.Units.At(n2 - c2.Head)
+                  end
+                  local is2 = s_Ended >= 4 or s_Closed > s_Now or out2 == 0
                   if not is2 then
                     local max2 = op_Cost_0
                     if op_Cost_1 > max2 then max2 = op_Cost_1 end
@@ -8958,7 +8967,9 @@ end
                     unmeasured = 9007199254740991
                   else
                     local since = (s_LastID - s_LastID % 1024) / 1024
-                    if s_Ended == 0 then
+                    if s_Last == 0 then
+                      since = s_Now
+                    elseif s_Ended == 0 then
                       since = 2 * s_Last - s_Now
                     end
                     local x2 = s_Held + l_Guess
@@ -8974,7 +8985,13 @@ end
                   local x2 = shared[a_Limit - 1]
                   local unmeasured2 = 0
                   do
-                    local is2 = x2.State_Ended >= 4 or x2.State_Closed > x2.State_Now or x2.Leases.Out(x2.State_Now) == 0
+                    local out2 = x2.Leases.Out(x2.State_Now)
+                    for i2 = 0, x2.State_Calendars_n - 1 do
+                      local c2 = x2.State_Calendars[i2]
+                      local n2 = c2.Head
+                      out2 = out2 + c2.Units.At(n2 - c2.Head)
+                    end
+                    local is2 = x2.State_Ended >= 4 or x2.State_Closed > x2.State_Now or out2 == 0
                     if not is2 then
                       local max2 = op_Cost_0
                       if op_Cost_1 > max2 then max2 = op_Cost_1 end
@@ -8987,7 +9004,9 @@ end
                     else
                       local x3 = x2.State_LastID
                       local since = (x3 - x3 % 1024) / 1024
-                      if x2.State_Ended == 0 then
+                      if x2.State_Last == 0 then
+                        since = x2.State_Now
+                      elseif x2.State_Ended == 0 then
                         since = 2 * x2.State_Last - x2.State_Now
                       end
                       local x4 = x2.State_Held + x2.Limits_Guess
