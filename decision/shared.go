@@ -182,19 +182,21 @@ func (x *Shared) look(f *Flow, op *Op) {
 	}
 }
 
-// slowest returns the place of the limit that takes the longest to serve an operation, in the long run; -1 if it takes nothing of any.
+// slowest returns the place of the limit that takes the longest to serve an operation, in the long run, or -1. Windows that have room for
+// it behind all that is booked do not count.
 func slowest(shared []Shared, op *Op) int64 {
 	place, longest := int64(-1), int64(0)
 	for i := range shared {
-		x := &shared[i]
-		takes := int64(0)     // 4096ths of a ms
-		if x.rate < x.grain { // tokens are short
+		x, takes := &shared[i], int64(0) // 4096ths of a ms
+		if x.rate < x.grain {            // tokens are short
 			takes = x.Limits.pace(x.State) * 4
 		}
 		for k := range x.Limits.Windows {
 			w := &x.Limits.Windows[k]
-			each := w.Interval * 4096 / min(w.Rate, w.Size)
-			takes = max(takes, min(op.Cost[w.Unit], bound/(each+1))*each)
+			cost, each := op.Cost[w.Unit], w.Interval*4096/min(w.Rate, w.Size)
+			if x.State.Lines[k].Left-x.expects(x.State.Calendars[0].Booked, int64(k)) < cost {
+				takes = max(takes, min(cost, bound/(each+1))*each)
+			}
 		}
 		if takes > longest {
 			place, longest = int64(i), takes

@@ -74,6 +74,29 @@ func TestSharedEndpointWithLongerWindow(t *testing.T) {
 	}
 }
 
+// An endpoint's hour is used up. Calls of other endpoints wait for the app's limit alone, whatever the names of the limits.
+func TestSharedBesideAnEndpointsHour(t *testing.T) {
+	for _, app := range []string{"app", "main"} {
+		for _, own := range []int{2, plenty} {
+			o := within(own, own, drip.Limit{})
+			o.Shared = map[string]drip.Limit{app: {Size: 1}, "export": {Size: 5, Windows: []drip.Window{{Size: 100, RefreshInterval: time.Hour}}}}
+			got := mustRunShared(t, SharedScenario{
+				Options: o, Entities: entities(3), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+				Messages: func(r *rand.Rand) []SharedMessage {
+					m := backlog(r, shuffled, begun, 0, times(3, 100)...)
+					for i := range m {
+						m[i].Within = []string{app, "export"}[:1+i%2]
+						m[i].Watched = i%2 == 0
+					}
+					return m
+				},
+			}, 1)
+			tell(t, got.OverLimit > 0 || got.Watched.P99 > got.FluidWatched.P99+10*time.Second || got.Redeliveries.Mean > 1.3,
+				"%s, own %d/s: the others wait %v, at best %v; %+v", app, own, got.Watched, got.FluidWatched, got.Redeliveries)
+		}
+	}
+}
+
 // A backlog of hours is longer than the calendar. Its messages come back about as seldom as messages of a short one. The shops
 // have different numbers of them, some tickets are lost, and messages come up to a second late.
 func TestSharedHours(t *testing.T) {

@@ -118,6 +118,30 @@ func TestFarBehindTheCalendar(t *testing.T) {
 	}
 }
 
+// The names of shared limits mean nothing, and a limit that is far from short changes no answer, whatever units the limits count.
+func TestNamesOfSharedLimits(t *testing.T) {
+	play := func(points, tokens, loose string) *sharedRun {
+		o := drip.Options{Size: plenty, RefreshRate: plenty, Concurrency: plenty, Windows: []drip.Window{{Size: plenty, RefreshInterval: time.Second, Unit: "points"}}}
+		o.Shared = map[string]drip.Limit{
+			points: {Size: 15, RefreshInterval: time.Second, Unit: "points"},
+			tokens: {Size: 4500, RefreshInterval: time.Second, Unit: "tokens"},
+		}
+		if loose != "" {
+			o.Shared[loose] = drip.Limit{Size: plenty}
+		}
+		return playShared(t, SharedScenario{
+			Options: o, Entities: entities(2), Operation: Fixed(50 * time.Millisecond), Late: Fixed(0), Messages: sent(inTurn, 100, 100),
+			Units: map[string]Costs{"points": UniformCost(1, 5, 0), "tokens": UniformCost(200, 1000, 0)},
+		})
+	}
+	want := play("a", "b", "")
+	for _, names := range [][3]string{{"b", "a", ""}, {"a", "b", "c"}, {"b", "c", "a"}} {
+		if got := play(names[0], names[1], names[2]); !slices.Equal(got.answers, want.answers) {
+			t.Errorf("%v: %d answers, %d as a and b", names, len(got.answers), len(want.answers))
+		}
+	}
+}
+
 func playShared(t *testing.T, s SharedScenario) *sharedRun {
 	t.Helper()
 	r, err := newSharedRun(&s, 1)

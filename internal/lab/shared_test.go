@@ -142,7 +142,10 @@ func TestBacklogOfAnEndpoint(t *testing.T) {
 		own, app, endpoint drip.Limit
 		each               int // messages of a shop
 	}{
-		"calls a second":              {drip.Limit{Size: 1}, drip.Limit{Size: 20, RefreshRate: 5}, drip.Limit{Size: 1}, 100},
+		"calls a second": {drip.Limit{Size: 1}, drip.Limit{Size: 20, RefreshRate: 5}, drip.Limit{Size: 1}, 100},
+		"within the app's day": {
+			drip.Limit{Size: 2}, drip.Limit{Size: 5, Windows: []drip.Window{{Size: 40_000, RefreshInterval: 24 * time.Hour}}}, drip.Limit{Size: 1}, 50,
+		},
 		"calls a minute":              {drip.Limit{Size: 40, RefreshRate: 2}, drip.Limit{Size: 5}, drip.Limit{Size: 60, RefreshInterval: time.Minute}, 50},
 		"calls a second and a minute": {drip.Limit{Size: 40, RefreshRate: 2}, drip.Limit{Size: 5}, drip.Limit{Size: 5, Windows: minute}, 50},
 		"another unit":                {drip.Limit{Size: 40, RefreshRate: 2}, drip.Limit{Size: 5}, drip.Limit{Size: 60, RefreshInterval: time.Minute, Unit: "points"}, 50},

@@ -8561,16 +8561,49 @@ end
                   end
                   for k2 = 0, x2.Limits_Windows_n - 1 do
                     local w = x2.Limits_Windows[k2]
+                    local i3 = w.Unit
+                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                     local x3 = w.Interval * 4096
                     local y = w.Rate < w.Size and w.Rate or w.Size
                     local each2 = (x3 - x3 % y) / y
-                    local i3 = w.Unit
-                    local y2 = each2 + 1
-                    local min2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                    local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
-                    if x4 < min2 then min2 = x4 end
-                    local x5 = min2 * each2
-                    if x5 > takes2 then takes2 = x5 end
+                    local expects = 0
+                    do
+                      local booked = x2.State_Calendars[0].Booked
+                      local c2 = x2.State_Calendars[0]
+                      local line2 = x2.State_Lines[k2]
+                      local y2 = x2.times
+                      local ratio = 0
+                      do
+                        local i4 = line2.Window_Unit
+                        local x4 = c2.Largest + 1023
+                        local max2 = 1
+                        local x5 = (x4 - x4 % 1024) / 1024
+                        if x5 > max2 then max2 = x5 end
+                        local x6 = c2.Largest - (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3)
+                        local booked2 = 1024 - (x6 - x6 % max2) / max2
+                        local x7 = booked2 * (4096 - line2.Saved)
+                        local max3 = 1
+                        local x8 = (x7 - x7 % 4096) / 4096
+                        if x8 > max3 then max3 = x8 end
+                        ratio = max3
+                      end
+                      local x4 = (booked - booked % y2) / y2 * ratio
+                      local min2 = (x4 - x4 % 1024) / 1024
+                      if 4294967296 < min2 then min2 = 4294967296 end
+                      local unit = line2.Window_Unit
+                      local x5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                      local x6 = min2 * x2.Limits_Scale + (x5 - x5 % 2) / 2
+                      local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                      expects = (x6 - x6 % y3) / y3
+                    end
+                    if x2.State_Lines[k2].Left - expects < cost then
+                      local y2 = each2 + 1
+                      local min2 = cost
+                      local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+                      if x4 < min2 then min2 = x4 end
+                      local x5 = min2 * each2
+                      if x5 > takes2 then takes2 = x5 end
+                    end
                   end
                   if takes2 > longest then
                     place2, longest = i2, takes2
