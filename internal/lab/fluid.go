@@ -104,9 +104,10 @@ func (s *scope) begin(ms int64, costs bill) bool {
 	for _, t := range s.windows {
 		c := costs.in(t.unit)
 		t.refresh(ms)
-		t.left -= float64(min(c.estimate, c.actual))
+		cost := float64(min(c.estimate, c.actual))
+		t.left -= cost
 		t.use.used += float64(c.actual)
-		within = within && t.left >= 0
+		within = within && (t.left >= 0 || cost == 0)
 	}
 	s.underWay++
 	return within && (s.concurrency == 0 || s.underWay <= s.concurrency)

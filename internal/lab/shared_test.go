@@ -438,6 +438,19 @@ func TestScopeCountsCostsAboveEstimates(t *testing.T) {
 	}
 }
 
+// A call that costs nothing is within a window that owes.
+func TestScopeCountsFreeCalls(t *testing.T) {
+	s := newScope(limit{windows: []window{{size: 10, rate: 10, interval: 1000}}}, 50, 1, Begin.UnixMilli())
+	low := bill{{"", 1, 100}}
+	s.begin(since(0), low)
+	s.end(since(50*time.Millisecond), low)
+	for cost, within := range []bool{true, false} {
+		if got := s.begin(since(60*time.Millisecond), bill{{"", cost, cost}}); got != within {
+			t.Errorf("a call of %d is within: %v, want %v", cost, got, within)
+		}
+	}
+}
+
 // The optimum divides 4 a second by the weights 1 and 3. When the second is through, the first has all of it.
 func TestFluid(t *testing.T) {
 	r, err := newSharedRun(&SharedScenario{
