@@ -192,6 +192,22 @@ func TestLooseUnit(t *testing.T) {
 	}
 }
 
+// A window of another unit that is far from short leaves a shared limit its rate, also if an operation takes all that a second brings.
+func TestLooseUnitShared(t *testing.T) {
+	for _, size := range []int{1, 2, 7} {
+		s := SharedScenario{
+			Options: within(plenty, plenty, drip.Limit{Size: size}), Entities: entities(3), Operation: Fixed(50 * time.Millisecond), Late: Fixed(0), Unmeasured: true,
+			Messages: sent(shuffled, times(3, 19*size)...),
+		}
+		want := mustRunShared(t, s, 1)
+		s.Options.Shared = map[string]drip.Limit{"app": {Size: size, Windows: []drip.Window{{Size: 3948, RefreshInterval: time.Second, Unit: "points"}}}}
+		s.Units = map[string]Costs{"points": FixedCost(7)}
+		if got := mustRunShared(t, s, 1); got.Makespan > want.Makespan || got.Redeliveries.Mean > want.Redeliveries.Mean {
+			t.Errorf("%d a second: %v, %+v; without the window %v, %+v", size, got.Makespan, got.Redeliveries, want.Makespan, want.Redeliveries)
+		}
+	}
+}
+
 // A newcomer that is cancelled at once leaves no trace. The next one gets its place.
 func TestCancelledNewcomers(t *testing.T) {
 	for _, c := range []struct {

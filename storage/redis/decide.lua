@@ -2922,12 +2922,15 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       end
       if ratio2 > ratio then ratio = ratio2 end
     end
-    local x3 = x.Limits_PerGrain
+    local part3 = x.Limits_PerGrain
+    local x3 = part3 + x.Limits_Scale - 1
     local y2 = x.Limits_Scale
-    local x4 = (x3 - x3 % y2) / y2 * 1024
-    local min3 = (x4 - x4 % ratio) / ratio
-    if 16777215 < min3 then min3 = 16777215 end
-    gains = min3
+    local min3 = (x3 - x3 % y2) / y2
+    if 17179869184 < min3 then min3 = 17179869184 end
+    local x4 = min3 * 1024
+    local min4 = (x4 - x4 % ratio) / ratio
+    if 16777215 < min4 then min4 = 16777215 end
+    gains = min4
   end
   x.grain = gains
   local times2 = 0
