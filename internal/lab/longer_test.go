@@ -97,6 +97,18 @@ func TestSharedBesideAnEndpointsHour(t *testing.T) {
 	}
 }
 
+// A long window of calls that is far from short sends no message to its next interval, however few of the calls an operation takes beside
+// its tokens.
+func TestSharedTokensInADayOfCalls(t *testing.T) {
+	for _, c := range []struct{ size, rate, cost, calls, messages int }{{1000, 1000, 500, 20_000, 3000}, {1000, 1000, 500, 1_000_000, 3000}, {100, 9, 92, 279, 127}} {
+		o := within(plenty, plenty, drip.Limit{Size: c.size, RefreshRate: c.rate, Unit: "tokens", Windows: []drip.Window{{Size: c.calls, RefreshInterval: 24 * time.Hour}}})
+		nearFluid(t, SharedScenario{
+			Name: fmt.Sprintf("%+v", c), Options: o, Entities: entities(1), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Units: map[string]Costs{"tokens": FixedCost(c.cost)}, Messages: sent(inTurn, c.messages),
+		}, 1.1, 2.2)
+	}
+}
+
 // A backlog of hours is longer than the calendar. Its messages come back about as seldom as messages of a short one. The shops
 // have different numbers of them, some tickets are lost, and messages come up to a second late.
 func TestSharedHours(t *testing.T) {

@@ -2908,12 +2908,14 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
         local c3 = x.State_Calendars[0]
         local line2 = x.State_Lines[i2]
         local i3 = line2.Window_Unit
+        local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
         local x3 = c3.Largest + 1023
         local max2 = 1
         local x4 = (x3 - x3 % 1024) / 1024
         if x4 > max2 then max2 = x4 end
-        local x5 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-        local booked = 1024 - (x5 - x5 % max2) / max2
+        local each2 = max2
+        local x5 = rest2 % each2 * 1024
+        local booked = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x5 - x5 % each2) / each2
         local x6 = booked * (4096 - line2.Saved)
         local max3 = 1
         local x7 = (x6 - x6 % 4096) / 4096
@@ -2927,7 +2929,7 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     local y2 = x.Limits_Scale
     local min3 = (x3 - x3 % y2) / y2
     if 17179869184 < min3 then min3 = 17179869184 end
-    local x4 = min3 * 1024
+    local x4 = min3 * 1048576
     local min4 = (x4 - x4 % ratio) / ratio
     if 16777215 < min4 then min4 = 16777215 end
     gains = min4
@@ -3462,29 +3464,33 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
               local c4 = x.State_Calendars[0]
               local line3 = x.State_Lines[i2]
               local y2 = x.times
+              local booked2 = (booked - booked % y2) / y2
               local ratio = 0
               do
                 local i5 = line3.Window_Unit
+                local rest2 = c4.Largest - (i5 == 0 and c4.Asked_0 or i5 == 1 and c4.Asked_1 or i5 == 2 and c4.Asked_2 or c4.Asked_3)
                 local x6 = c4.Largest + 1023
                 local max2 = 1
                 local x7 = (x6 - x6 % 1024) / 1024
                 if x7 > max2 then max2 = x7 end
-                local x8 = c4.Largest - (i5 == 0 and c4.Asked_0 or i5 == 1 and c4.Asked_1 or i5 == 2 and c4.Asked_2 or c4.Asked_3)
-                local booked2 = 1024 - (x8 - x8 % max2) / max2
-                local x9 = booked2 * (4096 - line3.Saved)
+                local each2 = max2
+                local x8 = rest2 % each2 * 1024
+                local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+                local x9 = booked3 * (4096 - line3.Saved)
                 local max3 = 1
                 local x10 = (x9 - x9 % 4096) / 4096
                 if x10 > max3 then max3 = x10 end
                 ratio = max3
               end
-              local x6 = (booked - booked % y2) / y2 * ratio
-              local min4 = (x6 - x6 % 1024) / 1024
+              local x6 = booked2 % 1024 * ratio
+              local x7 = (booked2 - booked2 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
+              local min4 = (x7 - x7 % 1024) / 1024
               if 4294967296 < min4 then min4 = 4294967296 end
               local unit = line3.Window_Unit
-              local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x8 = min4 * x.Limits_Scale + (x7 - x7 % 2) / 2
+              local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
               local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects = (x8 - x8 % y3) / y3
+              expects = (x9 - x9 % y3) / y3
             end
             local each2 = expects
             local y2 = 1 > each2 and 1 or each2
@@ -3516,29 +3522,33 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           local c3 = x.State_Calendars[0]
           local line3 = x.State_Lines[i2]
           local y2 = x.times
+          local booked = (due - due % y2) / y2
           local ratio = 0
           do
             local i5 = line3.Window_Unit
+            local rest2 = c3.Largest - (i5 == 0 and c3.Asked_0 or i5 == 1 and c3.Asked_1 or i5 == 2 and c3.Asked_2 or c3.Asked_3)
             local x6 = c3.Largest + 1023
             local max2 = 1
             local x7 = (x6 - x6 % 1024) / 1024
             if x7 > max2 then max2 = x7 end
-            local x8 = c3.Largest - (i5 == 0 and c3.Asked_0 or i5 == 1 and c3.Asked_1 or i5 == 2 and c3.Asked_2 or c3.Asked_3)
-            local booked = 1024 - (x8 - x8 % max2) / max2
-            local x9 = booked * (4096 - line3.Saved)
+            local each2 = max2
+            local x8 = rest2 % each2 * 1024
+            local booked2 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+            local x9 = booked2 * (4096 - line3.Saved)
             local max3 = 1
             local x10 = (x9 - x9 % 4096) / 4096
             if x10 > max3 then max3 = x10 end
             ratio = max3
           end
-          local x6 = (due - due % y2) / y2 * ratio
-          local min4 = (x6 - x6 % 1024) / 1024
+          local x6 = booked % 1024 * ratio
+          local x7 = (booked - booked % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
+          local min4 = (x7 - x7 % 1024) / 1024
           if 4294967296 < min4 then min4 = 4294967296 end
           local unit = line3.Window_Unit
-          local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x8 = min4 * x.Limits_Scale + (x7 - x7 % 2) / 2
+          local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
           local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x8 - x8 % y3) / y3
+          expects = (x9 - x9 % y3) / y3
         end
         is4 = all2 - reserved >= expects + cost
       end
@@ -3706,54 +3716,103 @@ function Shared_served(x, window_Interval, span)
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
     if w.Interval > c2.Grain and w.Interval < window_Interval and span > 0 then
-      local capacity = w.Rate < w.Size and w.Rate or w.Size
-      local expects = 0
+      local lasts = 0
       do
-        local booked = x.rate * x.times
-        local c3 = x.State_Calendars[0]
-        local line2 = x.State_Lines[i2]
-        local y = x.times
-        local ratio = 0
+        local capacity = w.Rate < w.Size and w.Rate or w.Size
+        local expects = 0
         do
-          local i3 = line2.Window_Unit
-          local x2 = c3.Largest + 1023
-          local max2 = 1
-          local x3 = (x2 - x2 % 1024) / 1024
-          if x3 > max2 then max2 = x3 end
-          local x4 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-          local booked2 = 1024 - (x4 - x4 % max2) / max2
-          local x5 = booked2 * (4096 - line2.Saved)
-          local max3 = 1
-          local x6 = (x5 - x5 % 4096) / 4096
-          if x6 > max3 then max3 = x6 end
-          ratio = max3
+          local booked = x.rate * x.times
+          local c3 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local y = x.times
+          local booked2 = (booked - booked % y) / y
+          local ratio = 0
+          do
+            local i3 = line2.Window_Unit
+            local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+            local x2 = c3.Largest + 1023
+            local max2 = 1
+            local x3 = (x2 - x2 % 1024) / 1024
+            if x3 > max2 then max2 = x3 end
+            local each2 = max2
+            local x4 = rest2 % each2 * 1024
+            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x4 - x4 % each2) / each2
+            local x5 = booked3 * (4096 - line2.Saved)
+            local max3 = 1
+            local x6 = (x5 - x5 % 4096) / 4096
+            if x6 > max3 then max3 = x6 end
+            ratio = max3
+          end
+          local x2 = booked2 % 1024 * ratio
+          local x3 = (booked2 - booked2 % 1024) / 1024 * ratio + (x2 - x2 % 1024) / 1024
+          local min2 = (x3 - x3 % 1024) / 1024
+          if 4294967296 < min2 then min2 = 4294967296 end
+          local unit = line2.Window_Unit
+          local x4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x5 = min2 * x.Limits_Scale + (x4 - x4 % 2) / 2
+          local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects = (x5 - x5 % y2) / y2
         end
-        local x2 = (booked - booked % y) / y * ratio
-        local min2 = (x2 - x2 % 1024) / 1024
-        if 4294967296 < min2 then min2 = 4294967296 end
-        local unit = line2.Window_Unit
-        local x3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        local x4 = min2 * x.Limits_Scale + (x3 - x3 % 2) / 2
-        local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x4 - x4 % y2) / y2
+        local y = 1 > expects and 1 or expects
+        local max2 = 1
+        local x2 = (1024 - 1024 % y) / y
+        if x2 > max2 then max2 = x2 end
+        local n2 = max2
+        local min2 = 0 > capacity and 0 or capacity
+        local x3 = (4398046511104 - 4398046511104 % n2) / n2
+        if x3 < min2 then min2 = x3 end
+        local expects2 = 0
+        do
+          local booked = x.rate * x.times * n2
+          local c3 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local y2 = x.times
+          local booked2 = (booked - booked % y2) / y2
+          local ratio = 0
+          do
+            local i3 = line2.Window_Unit
+            local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+            local x4 = c3.Largest + 1023
+            local max3 = 1
+            local x5 = (x4 - x4 % 1024) / 1024
+            if x5 > max3 then max3 = x5 end
+            local each2 = max3
+            local x6 = rest2 % each2 * 1024
+            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x6 - x6 % each2) / each2
+            local x7 = booked3 * (4096 - line2.Saved)
+            local max4 = 1
+            local x8 = (x7 - x7 % 4096) / 4096
+            if x8 > max4 then max4 = x8 end
+            ratio = max4
+          end
+          local x4 = booked2 % 1024 * ratio
+          local x5 = (booked2 - booked2 % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
+          local min3 = (x5 - x5 % 1024) / 1024
+          if 4294967296 < min3 then min3 = 4294967296 end
+          local unit = line2.Window_Unit
+          local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x7 = min3 * x.Limits_Scale + (x6 - x6 % 2) / 2
+          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects2 = (x7 - x7 % y3) / y3
+        end
+        local x4 = min2 * 1024 * n2
+        local y2 = 1 > expects2 and 1 or expects2
+        local lasts2 = (x4 - x4 % y2) / y2
+        local min3 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
+        if 4294967296 < min3 then min3 = 4294967296 end
+        lasts = min3 * 512
       end
-      local x2 = (0 > capacity and 0 or capacity) * 1024
-      local y = 1 > expects and 1 or expects
-      local min2 = (x2 - x2 % y) / y
-      if 4294967296 < min2 then min2 = 4294967296 end
-      local min3 = min2 * x.times
-      if 4294967296 < min3 then min3 = 4294967296 end
-      local each2 = min3 * 512
-      local x3 = w.Interval
-      local y2 = c2.Grain
-      local y3 = (x3 - x3 % y2) / y2 * 524288
-      local intervals = (span - span % y3) / y3 + 1
-      local y4 = 1 > each2 and 1 or each2
-      local min4 = intervals
-      local x4 = (1125899906842624 - 1125899906842624 % y4) / y4
-      if x4 < min4 then min4 = x4 end
-      local x5 = each2 * min4
-      if x5 < most2 then most2 = x5 end
+      local each2 = lasts
+      local x2 = w.Interval
+      local y = c2.Grain
+      local y2 = (x2 - x2 % y) / y * 524288
+      local intervals = (span - span % y2) / y2 + 1
+      local y3 = 1 > each2 and 1 or each2
+      local min2 = intervals
+      local x3 = (1125899906842624 - 1125899906842624 % y3) / y3
+      if x3 < min2 then min2 = x3 end
+      local x4 = each2 * min2
+      if x4 < most2 then most2 = x4 end
     end
   end
   served = most2
@@ -3777,47 +3836,93 @@ function Shared_later(x, from, span)
       local t2 = t - w.Offset
       local by2 = w.Interval
       local n2 = (t2 - t2 % by2) / by2
-      local capacity = w.Rate < w.Size and w.Rate or w.Size
-      local expects = 0
+      local lasts = 0
       do
-        local booked = x.rate * x.times
-        local c3 = x.State_Calendars[0]
-        local line2 = x.State_Lines[i2]
-        local y2 = x.times
-        local ratio = 0
+        local capacity = w.Rate < w.Size and w.Rate or w.Size
+        local expects = 0
         do
-          local i3 = line2.Window_Unit
-          local x4 = c3.Largest + 1023
-          local max3 = 1
-          local x5 = (x4 - x4 % 1024) / 1024
-          if x5 > max3 then max3 = x5 end
-          local x6 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-          local booked2 = 1024 - (x6 - x6 % max3) / max3
-          local x7 = booked2 * (4096 - line2.Saved)
-          local max4 = 1
-          local x8 = (x7 - x7 % 4096) / 4096
-          if x8 > max4 then max4 = x8 end
-          ratio = max4
+          local booked = x.rate * x.times
+          local c3 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local y2 = x.times
+          local booked2 = (booked - booked % y2) / y2
+          local ratio = 0
+          do
+            local i3 = line2.Window_Unit
+            local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+            local x4 = c3.Largest + 1023
+            local max3 = 1
+            local x5 = (x4 - x4 % 1024) / 1024
+            if x5 > max3 then max3 = x5 end
+            local each2 = max3
+            local x6 = rest2 % each2 * 1024
+            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x6 - x6 % each2) / each2
+            local x7 = booked3 * (4096 - line2.Saved)
+            local max4 = 1
+            local x8 = (x7 - x7 % 4096) / 4096
+            if x8 > max4 then max4 = x8 end
+            ratio = max4
+          end
+          local x4 = booked2 % 1024 * ratio
+          local x5 = (booked2 - booked2 % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
+          local min3 = (x5 - x5 % 1024) / 1024
+          if 4294967296 < min3 then min3 = 4294967296 end
+          local unit = line2.Window_Unit
+          local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x7 = min3 * x.Limits_Scale + (x6 - x6 % 2) / 2
+          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects = (x7 - x7 % y3) / y3
         end
-        local x4 = (booked - booked % y2) / y2 * ratio
-        local min3 = (x4 - x4 % 1024) / 1024
-        if 4294967296 < min3 then min3 = 4294967296 end
-        local unit = line2.Window_Unit
-        local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        local x6 = min3 * x.Limits_Scale + (x5 - x5 % 2) / 2
-        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x6 - x6 % y3) / y3
+        local y2 = 1 > expects and 1 or expects
+        local max3 = 1
+        local x4 = (1024 - 1024 % y2) / y2
+        if x4 > max3 then max3 = x4 end
+        local n3 = max3
+        local min3 = 0 > capacity and 0 or capacity
+        local x5 = (4398046511104 - 4398046511104 % n3) / n3
+        if x5 < min3 then min3 = x5 end
+        local expects2 = 0
+        do
+          local booked = x.rate * x.times * n3
+          local c3 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local y3 = x.times
+          local booked2 = (booked - booked % y3) / y3
+          local ratio = 0
+          do
+            local i3 = line2.Window_Unit
+            local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+            local x6 = c3.Largest + 1023
+            local max4 = 1
+            local x7 = (x6 - x6 % 1024) / 1024
+            if x7 > max4 then max4 = x7 end
+            local each2 = max4
+            local x8 = rest2 % each2 * 1024
+            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+            local x9 = booked3 * (4096 - line2.Saved)
+            local max5 = 1
+            local x10 = (x9 - x9 % 4096) / 4096
+            if x10 > max5 then max5 = x10 end
+            ratio = max5
+          end
+          local x6 = booked2 % 1024 * ratio
+          local x7 = (booked2 - booked2 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
+          local min4 = (x7 - x7 % 1024) / 1024
+          if 4294967296 < min4 then min4 = 4294967296 end
+          local unit = line2.Window_Unit
+          local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
+          local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects2 = (x9 - x9 % y4) / y4
+        end
+        local x6 = min3 * 1024 * n3
+        local y3 = 1 > expects2 and 1 or expects2
+        local lasts2 = (x6 - x6 % y3) / y3
+        local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
+        if 4294967296 < min4 then min4 = 4294967296 end
+        lasts = min4 * 512
       end
-      local x4 = (0 > capacity and 0 or capacity) * 1024
-      local y2 = 1 > expects and 1 or expects
-      local min3 = (x4 - x4 % y2) / y2
-      if 4294967296 < min3 then min3 = 4294967296 end
-      local min4 = min3 * x.times
-      if 4294967296 < min4 then min4 = 4294967296 end
-      local max3 = 1
-      local x5 = min4 * 512
-      if x5 > max3 then max3 = x5 end
-      local each2 = max3
+      local each2 = 1 > lasts and 1 or lasts
       local t3 = x.State_Now
       local t4 = t3 - w.Offset
       local by3 = w.Interval
@@ -3828,76 +3933,129 @@ function Shared_later(x, from, span)
         do
           local c3 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
-          local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-          local expects2 = 0
+          local lasts2 = 0
           do
-            local n3 = c3.Head
-            local booked = c3.Units.At(n3 - c3.Head)
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y3 = x.times
-            local ratio = 0
+            local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+            local expects = 0
             do
-              local i3 = line3.Window_Unit
-              local x7 = c4.Largest + 1023
-              local max4 = 1
-              local x8 = (x7 - x7 % 1024) / 1024
-              if x8 > max4 then max4 = x8 end
-              local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local booked2 = 1024 - (x9 - x9 % max4) / max4
-              local x10 = booked2 * (4096 - line3.Saved)
-              local max5 = 1
-              local x11 = (x10 - x10 % 4096) / 4096
-              if x11 > max5 then max5 = x11 end
-              ratio = max5
+              local n3 = c3.Head
+              local booked = c3.Units.At(n3 - c3.Head)
+              local c4 = x.State_Calendars[0]
+              local line3 = x.State_Lines[i2]
+              local y2 = x.times
+              local booked2 = (booked - booked % y2) / y2
+              local ratio = 0
+              do
+                local i3 = line3.Window_Unit
+                local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                local x5 = c4.Largest + 1023
+                local max3 = 1
+                local x6 = (x5 - x5 % 1024) / 1024
+                if x6 > max3 then max3 = x6 end
+                local each3 = max3
+                local x7 = rest2 % each3 * 1024
+                local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x7 - x7 % each3) / each3
+                local x8 = booked3 * (4096 - line3.Saved)
+                local max4 = 1
+                local x9 = (x8 - x8 % 4096) / 4096
+                if x9 > max4 then max4 = x9 end
+                ratio = max4
+              end
+              local x5 = booked2 % 1024 * ratio
+              local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+              local min3 = (x6 - x6 % 1024) / 1024
+              if 4294967296 < min3 then min3 = 4294967296 end
+              local unit = line3.Window_Unit
+              local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
+              local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects = (x8 - x8 % y3) / y3
             end
-            local x7 = (booked - booked % y3) / y3 * ratio
-            local min5 = (x7 - x7 % 1024) / 1024
-            if 4294967296 < min5 then min5 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x9 - x9 % y4) / y4
-          end
-          local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
-          local expects3 = 0
-          do
-            local booked = x.rate * x.times
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y3 = x.times
-            local ratio = 0
+            local capacity = line2.Left + (x4 - x4 % 4096) / 4096 - expects
+            local expects2 = 0
             do
-              local i3 = line3.Window_Unit
-              local x7 = c4.Largest + 1023
-              local max4 = 1
-              local x8 = (x7 - x7 % 1024) / 1024
-              if x8 > max4 then max4 = x8 end
-              local x9 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local booked2 = 1024 - (x9 - x9 % max4) / max4
-              local x10 = booked2 * (4096 - line3.Saved)
-              local max5 = 1
-              local x11 = (x10 - x10 % 4096) / 4096
-              if x11 > max5 then max5 = x11 end
-              ratio = max5
+              local booked = x.rate * x.times
+              local c4 = x.State_Calendars[0]
+              local line3 = x.State_Lines[i2]
+              local y2 = x.times
+              local booked2 = (booked - booked % y2) / y2
+              local ratio = 0
+              do
+                local i3 = line3.Window_Unit
+                local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                local x5 = c4.Largest + 1023
+                local max3 = 1
+                local x6 = (x5 - x5 % 1024) / 1024
+                if x6 > max3 then max3 = x6 end
+                local each3 = max3
+                local x7 = rest2 % each3 * 1024
+                local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x7 - x7 % each3) / each3
+                local x8 = booked3 * (4096 - line3.Saved)
+                local max4 = 1
+                local x9 = (x8 - x8 % 4096) / 4096
+                if x9 > max4 then max4 = x9 end
+                ratio = max4
+              end
+              local x5 = booked2 % 1024 * ratio
+              local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+              local min3 = (x6 - x6 % 1024) / 1024
+              if 4294967296 < min3 then min3 = 4294967296 end
+              local unit = line3.Window_Unit
+              local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
+              local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects2 = (x8 - x8 % y3) / y3
             end
-            local x7 = (booked - booked % y3) / y3 * ratio
-            local min5 = (x7 - x7 % 1024) / 1024
-            if 4294967296 < min5 then min5 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x9 = min5 * x.Limits_Scale + (x8 - x8 % 2) / 2
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects3 = (x9 - x9 % y4) / y4
+            local y2 = 1 > expects2 and 1 or expects2
+            local max3 = 1
+            local x5 = (1024 - 1024 % y2) / y2
+            if x5 > max3 then max3 = x5 end
+            local n3 = max3
+            local min3 = 0 > capacity and 0 or capacity
+            local x6 = (4398046511104 - 4398046511104 % n3) / n3
+            if x6 < min3 then min3 = x6 end
+            local expects3 = 0
+            do
+              local booked = x.rate * x.times * n3
+              local c4 = x.State_Calendars[0]
+              local line3 = x.State_Lines[i2]
+              local y3 = x.times
+              local booked2 = (booked - booked % y3) / y3
+              local ratio = 0
+              do
+                local i3 = line3.Window_Unit
+                local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                local x7 = c4.Largest + 1023
+                local max4 = 1
+                local x8 = (x7 - x7 % 1024) / 1024
+                if x8 > max4 then max4 = x8 end
+                local each3 = max4
+                local x9 = rest2 % each3 * 1024
+                local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x9 - x9 % each3) / each3
+                local x10 = booked3 * (4096 - line3.Saved)
+                local max5 = 1
+                local x11 = (x10 - x10 % 4096) / 4096
+                if x11 > max5 then max5 = x11 end
+                ratio = max5
+              end
+              local x7 = booked2 % 1024 * ratio
+              local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
+              local min4 = (x8 - x8 % 1024) / 1024
+              if 4294967296 < min4 then min4 = 4294967296 end
+              local unit = line3.Window_Unit
+              local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x10 = min4 * x.Limits_Scale + (x9 - x9 % 2) / 2
+              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects3 = (x10 - x10 % y4) / y4
+            end
+            local x7 = min3 * 1024 * n3
+            local y3 = 1 > expects3 and 1 or expects3
+            local lasts3 = (x7 - x7 % y3) / y3
+            local min4 = (lasts3 < 4294967296 and lasts3 or 4294967296) * x.times
+            if 4294967296 < min4 then min4 = 4294967296 end
+            lasts2 = min4 * 512
           end
-          local x7 = (0 > capacity2 and 0 or capacity2) * 1024
-          local y3 = 1 > expects3 and 1 or expects3
-          local min5 = (x7 - x7 % y3) / y3
-          if 4294967296 < min5 then min5 = 4294967296 end
-          local min6 = min5 * x.times
-          if 4294967296 < min6 then min6 = 4294967296 end
-          remains = min6 * 512
+          remains = lasts2
         end
         local served = 0
         served = Shared_served(x, w.Interval, from - (c2.Head + 1) * 524288)
@@ -3907,30 +4065,30 @@ function Shared_later(x, from, span)
         local served = 0
         local t5 = n2 * w.Interval + w.Offset
         local t6 = t5 + x.Limits_Grain - 1
-        local max4 = 0
-        local x6 = t6 - x.Limits_Zero
-        if x6 > max4 then max4 = x6 end
-        local y3 = x.Limits_Grain
-        served = Shared_served(x, w.Interval, from - (max4 - max4 % y3) / y3 * 524288)
-        local x7 = each2 - served
-        if x7 > free then free = x7 end
+        local max3 = 0
+        local x4 = t6 - x.Limits_Zero
+        if x4 > max3 then max3 = x4 end
+        local y2 = x.Limits_Grain
+        served = Shared_served(x, w.Interval, from - (max3 - max3 % y2) / y2 * 524288)
+        local x5 = each2 - served
+        if x5 > free then free = x5 end
       end
       do
         local rest2 = span - (0 > free and 0 or free)
         if rest2 >= 0 then
-          local y3 = w.Interval
-          local min5 = (rest2 - rest2 % each2) / each2
-          local x6 = (8796093022208 - 8796093022208 % y3) / y3
-          if x6 < min5 then min5 = x6 end
-          local n3 = n2 + 1 + min5
+          local y2 = w.Interval
+          local min3 = (rest2 - rest2 % each2) / each2
+          local x4 = (8796093022208 - 8796093022208 % y2) / y2
+          if x4 < min3 then min3 = x4 end
+          local n3 = n2 + 1 + min3
           local t5 = n3 * w.Interval + w.Offset
           local t6 = t5 + x.Limits_Grain - 1
-          local max4 = 0
-          local x7 = t6 - x.Limits_Zero
-          if x7 > max4 then max4 = x7 end
-          local y4 = x.Limits_Grain
-          local x8 = (max4 - max4 % y4) / y4 * 524288 + rest2 % each2
-          if x8 > at2 then at2 = x8 end
+          local max3 = 0
+          local x5 = t6 - x.Limits_Zero
+          if x5 > max3 then max3 = x5 end
+          local y3 = x.Limits_Grain
+          local x6 = (max3 - max3 % y3) / y3 * 524288 + rest2 % each2
+          if x6 > at2 then at2 = x6 end
         end
       end
     end
@@ -3972,29 +4130,33 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               local c4 = x.State_Calendars[0]
               local line2 = x.State_Lines[i2]
               local y3 = x.times
+              local booked2 = (booked - booked % y3) / y3
               local ratio = 0
               do
                 local i4 = line2.Window_Unit
+                local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
                 local x5 = c4.Largest + 1023
                 local max4 = 1
                 local x6 = (x5 - x5 % 1024) / 1024
                 if x6 > max4 then max4 = x6 end
-                local x7 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                local booked2 = 1024 - (x7 - x7 % max4) / max4
-                local x8 = booked2 * (4096 - line2.Saved)
+                local each2 = max4
+                local x7 = rest2 % each2 * 1024
+                local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
+                local x8 = booked3 * (4096 - line2.Saved)
                 local max5 = 1
                 local x9 = (x8 - x8 % 4096) / 4096
                 if x9 > max5 then max5 = x9 end
                 ratio = max5
               end
-              local x5 = (booked - booked % y3) / y3 * ratio
-              local min2 = (x5 - x5 % 1024) / 1024
+              local x5 = booked2 % 1024 * ratio
+              local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+              local min2 = (x6 - x6 % 1024) / 1024
               if 4294967296 < min2 then min2 = 4294967296 end
               local unit = line2.Window_Unit
-              local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
+              local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
               local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects = (x7 - x7 % y4) / y4
+              expects = (x8 - x8 % y4) / y4
             end
             local y3 = w.Rate
             local x5 = (expects - expects % y3) / y3 * w.Interval % c3.Grain
@@ -4118,29 +4280,33 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                     local c4 = x.State_Calendars[0]
                     local line2 = x.State_Lines[i2]
                     local y2 = x.times
+                    local booked2 = (booked - booked % y2) / y2
                     local ratio = 0
                     do
                       local i4 = line2.Window_Unit
+                      local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
                       local x4 = c4.Largest + 1023
                       local max4 = 1
                       local x5 = (x4 - x4 % 1024) / 1024
                       if x5 > max4 then max4 = x5 end
-                      local x6 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                      local booked2 = 1024 - (x6 - x6 % max4) / max4
-                      local x7 = booked2 * (4096 - line2.Saved)
+                      local each2 = max4
+                      local x6 = rest2 % each2 * 1024
+                      local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x6 - x6 % each2) / each2
+                      local x7 = booked3 * (4096 - line2.Saved)
                       local max5 = 1
                       local x8 = (x7 - x7 % 4096) / 4096
                       if x8 > max5 then max5 = x8 end
                       ratio = max5
                     end
-                    local x4 = (booked - booked % y2) / y2 * ratio
-                    local min2 = (x4 - x4 % 1024) / 1024
+                    local x4 = booked2 % 1024 * ratio
+                    local x5 = (booked2 - booked2 % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
+                    local min2 = (x5 - x5 % 1024) / 1024
                     if 4294967296 < min2 then min2 = 4294967296 end
                     local unit = line2.Window_Unit
-                    local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    local x6 = min2 * x.Limits_Scale + (x5 - x5 % 2) / 2
+                    local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
                     local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    expects = (x6 - x6 % y3) / y3
+                    expects = (x7 - x7 % y3) / y3
                   end
                   is3 = gain < expects + cost
                 end
@@ -4228,29 +4394,33 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                 local c4 = x.State_Calendars[0]
                 local line3 = x.State_Lines[i2]
                 local y3 = x.times
+                local booked3 = (booked2 - booked2 % y3) / y3
                 local ratio = 0
                 do
                   local i4 = line3.Window_Unit
+                  local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
                   local x5 = c4.Largest + 1023
                   local max5 = 1
                   local x6 = (x5 - x5 % 1024) / 1024
                   if x6 > max5 then max5 = x6 end
-                  local x7 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                  local booked3 = 1024 - (x7 - x7 % max5) / max5
-                  local x8 = booked3 * (4096 - line3.Saved)
+                  local each2 = max5
+                  local x7 = rest2 % each2 * 1024
+                  local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
+                  local x8 = booked4 * (4096 - line3.Saved)
                   local max6 = 1
                   local x9 = (x8 - x8 % 4096) / 4096
                   if x9 > max6 then max6 = x9 end
                   ratio = max6
                 end
-                local x5 = (booked2 - booked2 % y3) / y3 * ratio
-                local min2 = (x5 - x5 % 1024) / 1024
+                local x5 = booked3 % 1024 * ratio
+                local x6 = (booked3 - booked3 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+                local min2 = (x6 - x6 % 1024) / 1024
                 if 4294967296 < min2 then min2 = 4294967296 end
                 local unit = line3.Window_Unit
-                local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
+                local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
                 local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                expects = (x7 - x7 % y4) / y4
+                expects = (x8 - x8 % y4) / y4
               end
               if expects >= brings then
                 if end3 > open3 then open3 = end3 end
@@ -4280,76 +4450,129 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
         do
           local c3 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
-          local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-          local expects = 0
+          local lasts = 0
           do
-            local n3 = c3.Head
-            local booked2 = c3.Units.At(n3 - c3.Head)
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y3 = x.times
-            local ratio = 0
+            local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+            local expects = 0
             do
-              local i4 = line3.Window_Unit
-              local x6 = c4.Largest + 1023
-              local max4 = 1
-              local x7 = (x6 - x6 % 1024) / 1024
-              if x7 > max4 then max4 = x7 end
-              local x8 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-              local booked3 = 1024 - (x8 - x8 % max4) / max4
-              local x9 = booked3 * (4096 - line3.Saved)
-              local max5 = 1
-              local x10 = (x9 - x9 % 4096) / 4096
-              if x10 > max5 then max5 = x10 end
-              ratio = max5
+              local n3 = c3.Head
+              local booked2 = c3.Units.At(n3 - c3.Head)
+              local c4 = x.State_Calendars[0]
+              local line3 = x.State_Lines[i2]
+              local y3 = x.times
+              local booked3 = (booked2 - booked2 % y3) / y3
+              local ratio = 0
+              do
+                local i4 = line3.Window_Unit
+                local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                local x6 = c4.Largest + 1023
+                local max4 = 1
+                local x7 = (x6 - x6 % 1024) / 1024
+                if x7 > max4 then max4 = x7 end
+                local each2 = max4
+                local x8 = rest2 % each2 * 1024
+                local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+                local x9 = booked4 * (4096 - line3.Saved)
+                local max5 = 1
+                local x10 = (x9 - x9 % 4096) / 4096
+                if x10 > max5 then max5 = x10 end
+                ratio = max5
+              end
+              local x6 = booked3 % 1024 * ratio
+              local x7 = (booked3 - booked3 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
+              local min3 = (x7 - x7 % 1024) / 1024
+              if 4294967296 < min3 then min3 = 4294967296 end
+              local unit = line3.Window_Unit
+              local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x9 = min3 * x.Limits_Scale + (x8 - x8 % 2) / 2
+              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects = (x9 - x9 % y4) / y4
             end
-            local x6 = (booked2 - booked2 % y3) / y3 * ratio
-            local min3 = (x6 - x6 % 1024) / 1024
-            if 4294967296 < min3 then min3 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x8 - x8 % y4) / y4
-          end
-          local capacity = line2.Left + (x5 - x5 % 4096) / 4096 - expects
-          local expects2 = 0
-          do
-            local booked2 = x.rate * x.times
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y3 = x.times
-            local ratio = 0
+            local capacity = line2.Left + (x5 - x5 % 4096) / 4096 - expects
+            local expects2 = 0
             do
-              local i4 = line3.Window_Unit
-              local x6 = c4.Largest + 1023
-              local max4 = 1
-              local x7 = (x6 - x6 % 1024) / 1024
-              if x7 > max4 then max4 = x7 end
-              local x8 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-              local booked3 = 1024 - (x8 - x8 % max4) / max4
-              local x9 = booked3 * (4096 - line3.Saved)
-              local max5 = 1
-              local x10 = (x9 - x9 % 4096) / 4096
-              if x10 > max5 then max5 = x10 end
-              ratio = max5
+              local booked2 = x.rate * x.times
+              local c4 = x.State_Calendars[0]
+              local line3 = x.State_Lines[i2]
+              local y3 = x.times
+              local booked3 = (booked2 - booked2 % y3) / y3
+              local ratio = 0
+              do
+                local i4 = line3.Window_Unit
+                local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                local x6 = c4.Largest + 1023
+                local max4 = 1
+                local x7 = (x6 - x6 % 1024) / 1024
+                if x7 > max4 then max4 = x7 end
+                local each2 = max4
+                local x8 = rest2 % each2 * 1024
+                local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+                local x9 = booked4 * (4096 - line3.Saved)
+                local max5 = 1
+                local x10 = (x9 - x9 % 4096) / 4096
+                if x10 > max5 then max5 = x10 end
+                ratio = max5
+              end
+              local x6 = booked3 % 1024 * ratio
+              local x7 = (booked3 - booked3 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
+              local min3 = (x7 - x7 % 1024) / 1024
+              if 4294967296 < min3 then min3 = 4294967296 end
+              local unit = line3.Window_Unit
+              local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x9 = min3 * x.Limits_Scale + (x8 - x8 % 2) / 2
+              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects2 = (x9 - x9 % y4) / y4
             end
-            local x6 = (booked2 - booked2 % y3) / y3 * ratio
-            local min3 = (x6 - x6 % 1024) / 1024
-            if 4294967296 < min3 then min3 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x8 - x8 % y4) / y4
+            local y3 = 1 > expects2 and 1 or expects2
+            local max4 = 1
+            local x6 = (1024 - 1024 % y3) / y3
+            if x6 > max4 then max4 = x6 end
+            local n3 = max4
+            local min3 = 0 > capacity and 0 or capacity
+            local x7 = (4398046511104 - 4398046511104 % n3) / n3
+            if x7 < min3 then min3 = x7 end
+            local expects3 = 0
+            do
+              local booked2 = x.rate * x.times * n3
+              local c4 = x.State_Calendars[0]
+              local line3 = x.State_Lines[i2]
+              local y4 = x.times
+              local booked3 = (booked2 - booked2 % y4) / y4
+              local ratio = 0
+              do
+                local i4 = line3.Window_Unit
+                local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                local x8 = c4.Largest + 1023
+                local max5 = 1
+                local x9 = (x8 - x8 % 1024) / 1024
+                if x9 > max5 then max5 = x9 end
+                local each2 = max5
+                local x10 = rest2 % each2 * 1024
+                local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x10 - x10 % each2) / each2
+                local x11 = booked4 * (4096 - line3.Saved)
+                local max6 = 1
+                local x12 = (x11 - x11 % 4096) / 4096
+                if x12 > max6 then max6 = x12 end
+                ratio = max6
+              end
+              local x8 = booked3 % 1024 * ratio
+              local x9 = (booked3 - booked3 % 1024) / 1024 * ratio + (x8 - x8 % 1024) / 1024
+              local min4 = (x9 - x9 % 1024) / 1024
+              if 4294967296 < min4 then min4 = 4294967296 end
+              local unit = line3.Window_Unit
+              local x10 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local x11 = min4 * x.Limits_Scale + (x10 - x10 % 2) / 2
+              local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              expects3 = (x11 - x11 % y5) / y5
+            end
+            local x8 = min3 * 1024 * n3
+            local y4 = 1 > expects3 and 1 or expects3
+            local lasts2 = (x8 - x8 % y4) / y4
+            local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
+            if 4294967296 < min4 then min4 = 4294967296 end
+            lasts = min4 * 512
           end
-          local x6 = (0 > capacity and 0 or capacity) * 1024
-          local y3 = 1 > expects2 and 1 or expects2
-          local min3 = (x6 - x6 % y3) / y3
-          if 4294967296 < min3 then min3 = 4294967296 end
-          local min4 = min3 * x.times
-          if 4294967296 < min4 then min4 = 4294967296 end
-          remains = min4 * 512
+          remains = lasts
         end
         local max4 = c2.Front
         local x5 = x.gathered - (remains - remains % 524288) / 524288
@@ -4422,29 +4645,33 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
             local c3 = x.State_Calendars[0]
             local line2 = x.State_Lines[i2]
             local y = x.times
+            local booked2 = (booked - booked % y) / y
             local ratio = 0
             do
               local i4 = line2.Window_Unit
+              local rest2 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
               local x2 = c3.Largest + 1023
               local max2 = 1
               local x3 = (x2 - x2 % 1024) / 1024
               if x3 > max2 then max2 = x3 end
-              local x4 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
-              local booked2 = 1024 - (x4 - x4 % max2) / max2
-              local x5 = booked2 * (4096 - line2.Saved)
+              local each2 = max2
+              local x4 = rest2 % each2 * 1024
+              local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x4 - x4 % each2) / each2
+              local x5 = booked3 * (4096 - line2.Saved)
               local max3 = 1
               local x6 = (x5 - x5 % 4096) / 4096
               if x6 > max3 then max3 = x6 end
               ratio = max3
             end
-            local x2 = (booked - booked % y) / y * ratio
-            local min2 = (x2 - x2 % 1024) / 1024
+            local x2 = booked2 % 1024 * ratio
+            local x3 = (booked2 - booked2 % 1024) / 1024 * ratio + (x2 - x2 % 1024) / 1024
+            local min2 = (x3 - x3 % 1024) / 1024
             if 4294967296 < min2 then min2 = 4294967296 end
             local unit = line2.Window_Unit
-            local x3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x4 = min2 * x.Limits_Scale + (x3 - x3 % 2) / 2
+            local x4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x5 = min2 * x.Limits_Scale + (x4 - x4 % 2) / 2
             local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x4 - x4 % y2) / y2
+            expects = (x5 - x5 % y2) / y2
           end
           is2 = gain < expects + cost
         end
@@ -4821,29 +5048,33 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                         local c5 = x.State_Calendars[0]
                         local line2 = x.State_Lines[i2]
                         local y3 = x.times
+                        local booked = (due - due % y3) / y3
                         local ratio = 0
                         do
                           local i3 = line2.Window_Unit
+                          local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
                           local x4 = c5.Largest + 1023
                           local max4 = 1
                           local x5 = (x4 - x4 % 1024) / 1024
                           if x5 > max4 then max4 = x5 end
-                          local x6 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
-                          local booked = 1024 - (x6 - x6 % max4) / max4
-                          local x7 = booked * (4096 - line2.Saved)
+                          local each2 = max4
+                          local x6 = rest2 % each2 * 1024
+                          local booked2 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x6 - x6 % each2) / each2
+                          local x7 = booked2 * (4096 - line2.Saved)
                           local max5 = 1
                           local x8 = (x7 - x7 % 4096) / 4096
                           if x8 > max5 then max5 = x8 end
                           ratio = max5
                         end
-                        local x4 = (due - due % y3) / y3 * ratio
-                        local min2 = (x4 - x4 % 1024) / 1024
+                        local x4 = booked % 1024 * ratio
+                        local x5 = (booked - booked % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
+                        local min2 = (x5 - x5 % 1024) / 1024
                         if 4294967296 < min2 then min2 = 4294967296 end
                         local unit = line2.Window_Unit
-                        local x5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        local x6 = min2 * x.Limits_Scale + (x5 - x5 % 2) / 2
+                        local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
                         local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects = (x6 - x6 % y4) / y4
+                        expects = (x7 - x7 % y4) / y4
                       end
                       local passing = 0
                       do
@@ -5100,29 +5331,33 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local c7 = x.State_Calendars[0]
                       local line3 = x.State_Lines[i2]
                       local y5 = x.times
+                      local booked2 = (booked - booked % y5) / y5
                       local ratio = 0
                       do
                         local i4 = line3.Window_Unit
+                        local rest2 = c7.Largest - (i4 == 0 and c7.Asked_0 or i4 == 1 and c7.Asked_1 or i4 == 2 and c7.Asked_2 or c7.Asked_3)
                         local x6 = c7.Largest + 1023
                         local max6 = 1
                         local x7 = (x6 - x6 % 1024) / 1024
                         if x7 > max6 then max6 = x7 end
-                        local x8 = c7.Largest - (i4 == 0 and c7.Asked_0 or i4 == 1 and c7.Asked_1 or i4 == 2 and c7.Asked_2 or c7.Asked_3)
-                        local booked2 = 1024 - (x8 - x8 % max6) / max6
-                        local x9 = booked2 * (4096 - line3.Saved)
+                        local each2 = max6
+                        local x8 = rest2 % each2 * 1024
+                        local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+                        local x9 = booked3 * (4096 - line3.Saved)
                         local max7 = 1
                         local x10 = (x9 - x9 % 4096) / 4096
                         if x10 > max7 then max7 = x10 end
                         ratio = max7
                       end
-                      local x6 = (booked - booked % y5) / y5 * ratio
-                      local min2 = (x6 - x6 % 1024) / 1024
+                      local x6 = booked2 % 1024 * ratio
+                      local x7 = (booked2 - booked2 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
+                      local min2 = (x7 - x7 % 1024) / 1024
                       if 4294967296 < min2 then min2 = 4294967296 end
                       local unit = line3.Window_Unit
-                      local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
+                      local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x9 = min2 * x.Limits_Scale + (x8 - x8 % 2) / 2
                       local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x8 - x8 % y6) / y6
+                      expects = (x9 - x9 % y6) / y6
                     end
                     if expects >= brings then
                       if end2 > open3 then open3 = end2 end
@@ -5191,29 +5426,33 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local c8 = x.State_Calendars[0]
                       local line2 = x.State_Lines[i2]
                       local y7 = x.times
+                      local booked2 = (booked - booked % y7) / y7
                       local ratio = 0
                       do
                         local i4 = line2.Window_Unit
+                        local rest2 = c8.Largest - (i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3)
                         local x10 = c8.Largest + 1023
                         local max7 = 1
                         local x11 = (x10 - x10 % 1024) / 1024
                         if x11 > max7 then max7 = x11 end
-                        local x12 = c8.Largest - (i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3)
-                        local booked2 = 1024 - (x12 - x12 % max7) / max7
-                        local x13 = booked2 * (4096 - line2.Saved)
+                        local each2 = max7
+                        local x12 = rest2 % each2 * 1024
+                        local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x12 - x12 % each2) / each2
+                        local x13 = booked3 * (4096 - line2.Saved)
                         local max8 = 1
                         local x14 = (x13 - x13 % 4096) / 4096
                         if x14 > max8 then max8 = x14 end
                         ratio = max8
                       end
-                      local x10 = (booked - booked % y7) / y7 * ratio
-                      local min3 = (x10 - x10 % 1024) / 1024
+                      local x10 = booked2 % 1024 * ratio
+                      local x11 = (booked2 - booked2 % 1024) / 1024 * ratio + (x10 - x10 % 1024) / 1024
+                      local min3 = (x11 - x11 % 1024) / 1024
                       if 4294967296 < min3 then min3 = 4294967296 end
                       local unit = line2.Window_Unit
-                      local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x12 = min3 * x.Limits_Scale + (x11 - x11 % 2) / 2
+                      local x12 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x13 = min3 * x.Limits_Scale + (x12 - x12 % 2) / 2
                       local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x12 - x12 % y8) / y8
+                      expects = (x13 - x13 % y8) / y8
                     end
                     local y7 = w.Rate
                     local x10 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
@@ -8575,29 +8814,33 @@ end
                       local c2 = x2.State_Calendars[0]
                       local line2 = x2.State_Lines[k2]
                       local y2 = x2.times
+                      local booked2 = (booked - booked % y2) / y2
                       local ratio = 0
                       do
                         local i4 = line2.Window_Unit
+                        local rest2 = c2.Largest - (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3)
                         local x4 = c2.Largest + 1023
                         local max2 = 1
                         local x5 = (x4 - x4 % 1024) / 1024
                         if x5 > max2 then max2 = x5 end
-                        local x6 = c2.Largest - (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3)
-                        local booked2 = 1024 - (x6 - x6 % max2) / max2
-                        local x7 = booked2 * (4096 - line2.Saved)
+                        local each3 = max2
+                        local x6 = rest2 % each3 * 1024
+                        local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x6 - x6 % each3) / each3
+                        local x7 = booked3 * (4096 - line2.Saved)
                         local max3 = 1
                         local x8 = (x7 - x7 % 4096) / 4096
                         if x8 > max3 then max3 = x8 end
                         ratio = max3
                       end
-                      local x4 = (booked - booked % y2) / y2 * ratio
-                      local min2 = (x4 - x4 % 1024) / 1024
+                      local x4 = booked2 % 1024 * ratio
+                      local x5 = (booked2 - booked2 % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
+                      local min2 = (x5 - x5 % 1024) / 1024
                       if 4294967296 < min2 then min2 = 4294967296 end
                       local unit = line2.Window_Unit
-                      local x5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                      local x6 = min2 * x2.Limits_Scale + (x5 - x5 % 2) / 2
+                      local x6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                      local x7 = min2 * x2.Limits_Scale + (x6 - x6 % 2) / 2
                       local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                      expects = (x6 - x6 % y3) / y3
+                      expects = (x7 - x7 % y3) / y3
                     end
                     if x2.State_Lines[k2].Left - expects < cost then
                       local y2 = each2 + 1
