@@ -17,6 +17,7 @@ import (
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/attacks"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -305,13 +306,7 @@ func TestReturnedTokenKeepsTheTime(t *testing.T) {
 	}
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 // The time of an entity does not run backwards, so a lease that has ended by it is not out again when a clock steps back.
 func TestInspectAfterAStepBack(t *testing.T) {

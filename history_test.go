@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -21,13 +22,7 @@ import (
 // flushed is the longest time until all counts are stored.
 const flushed = 2 * time.Minute
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 func newBucket(t testing.TB, o Options) *Bucket {
 	t.Helper()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/traces"
 	dripmemory "github.com/drip-go/drip/storage/memory"
 )
@@ -241,10 +242,4 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error

@@ -11,6 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/wheel"
 )
@@ -45,13 +46,7 @@ func alone(t *testing.T) (*servers.RabbitMQ, *broker) {
 	return server, b
 }
 
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = oktest.OK // ends the test if there is an error
 
 func (b *broker) must(err error) {
 	b.t.Helper()
@@ -205,18 +200,7 @@ func (b *broker) consumers(queue string) int {
 // eventually polls until ok; the deadline is for a machine that is very busy.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	eventuallyIn(t, 5*time.Minute, what, ok)
-}
-
-func eventuallyIn(t testing.TB, limit time.Duration, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	oktest.Eventually(t, 5*time.Minute, what, ok)
 }
 
 // made makes a Consumer.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/contenders"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	api "github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
@@ -79,7 +80,7 @@ func TestRealThing(t *testing.T) {
 		all := ofShops(shops, 0, messages)
 		rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
 		b.publish(j.Queue, all...)
-		eventuallyIn(t, 2*time.Minute, "all calls", func() bool { calls, _ := a.Calls(); return len(calls) >= messages || t.Failed() })
+		oktest.Eventually(t, 2*time.Minute, "all calls", func() bool { calls, _ := a.Calls(); return len(calls) >= messages || t.Failed() })
 	})
 	if t.Failed() {
 		return

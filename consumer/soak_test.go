@@ -15,6 +15,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/dial"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -253,8 +254,8 @@ func TestSoak(t *testing.T) {
 	}
 	cancel()
 	loading.Wait()
-	eventuallyIn(t, 2*time.Minute, "every message is handled", everything)
-	eventuallyIn(t, 2*time.Minute, "nothing is left", func() bool { return b.ready(soakQueue) == 0 })
+	oktest.Eventually(t, 2*time.Minute, "every message is handled", everything)
+	oktest.Eventually(t, 2*time.Minute, "nothing is left", func() bool { return b.ready(soakQueue) == 0 })
 	s.stop()
 	published, _, twice := s.counted()
 	t.Logf("of %d messages none was lost, %d were handled twice; %v", published, twice, happened)

@@ -12,6 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -98,7 +99,7 @@ func TestStreamHeaderCostsNothing(t *testing.T) {
 	b.publish(queue, messages...)
 	var l ledger
 	running(t, Options{URL: b.url, Queue: queue, Prefetch: 1, Limiter: &free{}, Entity: byID, Handler: &l, Logger: quiet})
-	eventuallyIn(t, time.Minute, "all are handled", func() bool { return l.count() == 20 })
+	oktest.Eventually(t, time.Minute, "all are handled", func() bool { return l.count() == 20 })
 }
 
 // endsRun publishes to a stream until Run has ended, with ErrQueue.

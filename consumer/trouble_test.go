@@ -22,6 +22,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/dial"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -653,7 +654,7 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 			b.publish(queue, amqp.Publishing{MessageId: "m", Body: []byte("body")})
 			back := func() { // now instead of in a minute
 				t.Helper()
-				eventuallyIn(t, 30*time.Second, "the message waits for the dead letters", func() bool {
+				oktest.Eventually(t, 30*time.Second, "the message waits for the dead letters", func() bool {
 					return handled.Load() >= c.handled && b.waitingIn(queue) == 1
 				})
 				for _, delays := range b.delayQueues(queue) {
@@ -671,7 +672,7 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 				}
 			}
 			back()
-			eventuallyIn(t, 30*time.Second, "it waits again", func() bool { return b.waitingIn(queue) == 1 })
+			oktest.Eventually(t, 30*time.Second, "it waits again", func() bool { return b.waitingIn(queue) == 1 })
 			stop()
 			if n := log.count("the dead letters take no messages"); n != 1 {
 				t.Errorf("the log has %d lines of it", n)
@@ -702,9 +703,9 @@ func TestMessageThatNoQueueTakes(t *testing.T) {
 	begun(t, b, queue)
 	ctl(t, server, "set_policy", queue, "^"+queue+`\.drip\.due$`, `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
 	b.publish(queue, numbered(0, 1)...)
-	eventuallyIn(t, time.Minute, "it is refused more than a few times", func() bool { return refused.Load() > mostRefusals+1 })
+	oktest.Eventually(t, time.Minute, "it is refused more than a few times", func() bool { return refused.Load() > mostRefusals+1 })
 	ctl(t, server, "clear_policy", queue)
-	eventuallyIn(t, time.Minute, "it is handled", func() bool { return l.count() == 1 })
+	oktest.Eventually(t, time.Minute, "it is handled", func() bool { return l.count() == 1 })
 }
 
 // A message with headers that leave no room for a postponement cannot wait elsewhere for dead letters that take no messages. It
@@ -727,7 +728,7 @@ func TestLargeHeadersWhenTheDeadLettersRefuse(t *testing.T) {
 			running(t, Options{URL: url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: quiet})
 			begun(t, b, queue)
 			b.publish(queue, amqp.Publishing{MessageId: "m", Headers: amqp.Table{"large": strings.Repeat("x", 130_500)}, Body: []byte("body")})
-			eventuallyIn(t, time.Minute, "it is refused more often than a message that can wait elsewhere", func() bool { return refused.Load() > 2*mostRefusals })
+			oktest.Eventually(t, time.Minute, "it is refused more often than a message that can wait elsewhere", func() bool { return refused.Load() > 2*mostRefusals })
 			ctl(t, server, "clear_policy", queue)
 			letter := b.letter(queue)
 			if n := handled.Load(); n != 1 || letter.Headers[headerReason] != reason || string(letter.Body) != "body" {

@@ -15,6 +15,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/limiter"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -344,12 +345,7 @@ func TestGiveBack(t *testing.T) {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = oktest.OK // ends the test if there is an error
 
 // waits checks how long a call of Consume waits.
 func waits(t *testing.T, l *limiter.Limiter, units float64, want time.Duration) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/queues"
 	"github.com/drip-go/drip/queues/rabbitmq"
@@ -750,10 +751,4 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error

@@ -18,6 +18,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/consumer"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/oteltest"
 	"github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
@@ -402,10 +403,4 @@ func admitAndSettle(t testing.TB, b consumer.Admitter) {
 	ok(t, err)
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error

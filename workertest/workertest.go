@@ -26,6 +26,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -128,9 +129,7 @@ type tester struct{ t *testing.T }
 
 func (s tester) must(err error) {
 	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	oktest.OK(s.t, err)
 }
 
 // consume runs a consumer until stop is called, which waits for it, or until the test ends.
@@ -166,11 +165,7 @@ func (s *suite) publish(entities, n int) {
 // eventually waits until is returns true, and fails the test after within.
 func (s tester) eventually(within time.Duration, what string, is func() bool) {
 	s.t.Helper()
-	for began := time.Now(); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(began) > within {
-			s.t.Fatalf("not within %v: %s", within, what)
-		}
-	}
+	oktest.Eventually(s.t, within, what, is)
 }
 
 // patience is how long the suite waits for something that may be slow on a busy machine.

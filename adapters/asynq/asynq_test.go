@@ -20,6 +20,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
@@ -121,13 +122,7 @@ func (q *queue) enqueue(t *testing.T, task *asynq.Task, o ...asynq.Option) {
 	ok(t, err)
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 func (q *queue) Publish(ctx context.Context, messages ...workertest.Message) error {
 	client := asynq.NewClient(q.redis)

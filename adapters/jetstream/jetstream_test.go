@@ -22,6 +22,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
@@ -147,13 +148,7 @@ func (q *queue) Left(ctx context.Context) (int, error) {
 	return int(info.State.Msgs), nil
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 // limiting makes a Limit of shops.
 func limiting(t *testing.T, js jetstream.JetStream, o Options) *Limit {
@@ -454,11 +449,7 @@ func TestConsumerDeletedWhileBusy(t *testing.T) {
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		t.Errorf("Consume = %v", err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); js.Conn().NumSubscriptions() > before; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d subscriptions are left", js.Conn().NumSubscriptions()-before)
-		}
-	}
+	oktest.Eventually(t, 10*time.Second, "no subscription is left", func() bool { return js.Conn().NumSubscriptions() <= before })
 }
 
 // NATS adds a BackOff to the delays of postponed messages, or takes it off: Consume does not begin.

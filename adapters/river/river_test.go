@@ -21,6 +21,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
@@ -144,13 +145,7 @@ func holding(t *testing.T, name string, ids ...string) *queue {
 	return q
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 // limiting makes a Limit of the jobs' entities.
 func limiting(t *testing.T, o Options) *Limit {

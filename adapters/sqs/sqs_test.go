@@ -23,6 +23,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
@@ -252,13 +253,7 @@ func limiting(t *testing.T, client *sqs.Client, l worker.Limiter) *Limit {
 	return limit
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 // send sends a message to the queue.
 func (q *queue) send(t *testing.T, in sqs.SendMessageInput) {

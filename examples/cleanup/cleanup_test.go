@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -135,10 +136,4 @@ func awaitLines(t *testing.T, f func() string, want []string) {
 	t.Fatalf("there is\n%q, want\n%q", got, sorted(want))
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error

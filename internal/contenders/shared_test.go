@@ -14,6 +14,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/contenders"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
@@ -170,10 +171,4 @@ func one(ctx context.Context, bucket *drip.Bucket, providerURL string, caller, d
 	}
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -85,13 +86,7 @@ func TestChangeAll(t *testing.T) {
 	}
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 // A change of a shared limit by hand keeps the stored limits, and the time for which the storage keeps them. Else the storage
 // forgets the operations that have run, and more run than the limit.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 // No provider refuses an operation that drip lets run. No message is forgotten. No policy is faster than the optimum. docs/trying.md
@@ -407,13 +408,7 @@ func mustRun(t *testing.T, s Scenario, seed uint64, policies ...Policy) Report {
 	return report
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 // beside plays a scenario with Admit and with the optimum.
 func beside(t *testing.T, s Scenario, seed uint64) (got, best Result) {

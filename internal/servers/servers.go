@@ -34,6 +34,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 // ErrMissing is wrapped by the error of a start for which a program is not installed. The error's text tells in one
@@ -175,13 +177,7 @@ func own[T interface{ Stop() error }](t TB, start func(context.Context) (T, erro
 	return s
 }
 
-// must ends the test if there is an error.
-func must(t TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-}
+var must = oktest.OK // ends the test if there is an error
 
 // require ends the test if a server cannot be had. A developer without the program still gets the other tests; CI must
 // not pass because it tested nothing.

@@ -26,6 +26,7 @@ import (
 	"github.com/drip-go/drip/internal/attacks"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/contenders"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
@@ -193,11 +194,7 @@ func read(t testing.TB, s storage.Reader, key string) storage.Entry {
 
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in 30 s: %s", what)
-		}
-	}
+	oktest.Eventually(t, 30*time.Second, what, is)
 }
 
 func TestStorage(t *testing.T) {
@@ -601,13 +598,7 @@ func TestNoDeadlocks(t *testing.T) {
 	}
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 func TestAttacks(t *testing.T) {
 	attacks.Run(t, 1_000, func(t *testing.T) storage.Storage { return newStorage(t) })

@@ -21,6 +21,7 @@ import (
 	"github.com/drip-go/drip/internal/attacks"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/contenders"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
@@ -216,11 +217,7 @@ func out(t testing.TB, s storage.Storage, key string) (tokens, leases int64) {
 // eventually waits until done, a minute at most.
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after a minute: not %s", what)
-		}
-	}
+	oktest.Eventually(t, time.Minute, what, done)
 }
 
 func TestOpen(t *testing.T) {
@@ -505,13 +502,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// ok ends the test if there is an error.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = oktest.OK // ends the test if there is an error
 
 func TestAttacks(t *testing.T) {
 	attacks.Run(t, 2_000, func(t *testing.T) storage.Storage { return newStorage(t, connectShared(t)) })

@@ -1,0 +1,28 @@
+// Package oktest ends tests.
+package oktest
+
+import "time"
+
+// TB is the part of testing.TB that is needed here, so that importing this package links no package testing.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// OK ends the test if there is an error.
+func OK(t TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// Eventually asks until is returns true. After a time it ends the test.
+func Eventually(t TB, within time.Duration, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(within); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
