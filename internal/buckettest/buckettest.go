@@ -8,26 +8,18 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 )
 
-// TB is the part of testing.TB that is needed here, so that importing this package links no package testing.
-type TB interface {
-	Helper()
-	Context() context.Context
-	Fatalf(format string, args ...any)
-}
-
 // New makes a bucket, or ends the test. Its entities start full, unless o says otherwise.
-func New(t TB, o drip.Options) *drip.Bucket {
+func New(t oktest.TB, o drip.Options) *drip.Bucket {
 	t.Helper()
 	if o.Start.IsZero() {
 		o.Start = time.Unix(0, 0)
 	}
 	b, err := drip.New(o)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
+	oktest.OK(t, err)
 	return b
 }
 
@@ -37,7 +29,7 @@ type Admitter interface {
 }
 
 // Admit returns the answer of a bucket. An error ends the test.
-func Admit(t TB, b Admitter, entity string, r drip.Request) drip.Admission {
+func Admit(t oktest.TB, b Admitter, entity string, r drip.Request) drip.Admission {
 	t.Helper()
 	a, err := b.Admit(t.Context(), entity, r)
 	if err != nil {
@@ -47,7 +39,7 @@ func Admit(t TB, b Admitter, entity string, r drip.Request) drip.Admission {
 }
 
 // Runs is Admit of an operation that has to run. A delay ends the test.
-func Runs(t TB, b Admitter, entity string, r drip.Request) drip.Admission {
+func Runs(t oktest.TB, b Admitter, entity string, r drip.Request) drip.Admission {
 	t.Helper()
 	a := Admit(t, b, entity, r)
 	if a.Delay > 0 {
@@ -62,7 +54,7 @@ type Inspector interface {
 }
 
 // Inspect returns the status of an entity. An error ends the test.
-func Inspect(t TB, b Inspector, entity string) drip.Status {
+func Inspect(t oktest.TB, b Inspector, entity string) drip.Status {
 	t.Helper()
 	s, err := b.Inspect(t.Context(), entity)
 	if err != nil {
@@ -73,7 +65,7 @@ func Inspect(t TB, b Inspector, entity string) drip.Status {
 
 // EndedLeases checks a storage after more leases have ended than [storage.MostListed]. It keeps them until the next decision,
 // but no token is in use.
-func EndedLeases(t TB, s storage.Storage) {
+func EndedLeases(t oktest.TB, s storage.Storage) {
 	t.Helper()
 	b := New(t, drip.Options{Size: 3000, RefreshRate: 1, RefreshInterval: 24 * time.Hour, Concurrency: 1600, Lease: 3 * time.Second, Storage: s})
 	var errs [16]error
@@ -87,9 +79,7 @@ func EndedLeases(t TB, s storage.Storage) {
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs[:]...); err != nil {
-		t.Fatalf("%v", err)
-	}
+	oktest.OK(t, errors.Join(errs[:]...))
 	time.Sleep(3100 * time.Millisecond)
 	if s := Inspect(t, b, "shop"); s.InUse != 0 || s.Delay != 0 {
 		t.Fatalf("after all leases have ended Inspect tells %d in use, and a delay of %v for %v; want none", s.InUse, s.Delay, s.Bound)

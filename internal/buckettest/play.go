@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 // Call is an operation of a Load.
@@ -42,7 +43,7 @@ type Load struct {
 
 // Play asks a bucket for the calls in virtual time, until none is left or the End comes. A postponed call asks again when
 // its delay is over. Calls of one instant come in any order.
-func (l *Load) Play(t TB) {
+func (l *Load) Play(t oktest.TB) {
 	t.Helper()
 	var now int64
 	o := l.Options
@@ -62,18 +63,14 @@ func (l *Load) Play(t TB) {
 			return
 		}
 		if c.runs && c.Plain {
-			if err := b.ReturnToken(ctx, c.Entity); err != nil {
-				t.Fatalf("%v", err)
-			}
+			oktest.OK(t, b.ReturnToken(ctx, c.Entity))
 			continue
 		} else if c.runs {
 			costs := c.Request.Costs
 			if l.Settles != nil {
 				costs = l.Settles(c, now)
 			}
-			if err := b.Settle(ctx, c.Entity, c.lease, max(1, c.Request.Cost), costs); err != nil {
-				t.Fatalf("%v", err)
-			}
+			oktest.OK(t, b.Settle(ctx, c.Entity, c.lease, max(1, c.Request.Cost), costs))
 			continue
 		}
 		var a drip.Admission
@@ -83,9 +80,7 @@ func (l *Load) Play(t TB) {
 		} else {
 			a, err = b.Admit(ctx, c.Entity, c.Request)
 		}
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
+		oktest.OK(t, err)
 		if l.Answer != nil {
 			l.Answer(c, a, now)
 		}

@@ -10,15 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 const variable = "DRIP_TEST_CONTENDER" // is set for a process of Start
-
-// TB is the part of testing.TB that Start needs.
-type TB interface {
-	Errorf(format string, args ...any)
-	Context() context.Context
-}
 
 // Main is for the beginning of TestMain. In a process of Start it calls contend with the process's input, reports the
 // outcome, and exits. In any other process it does nothing.
@@ -51,7 +47,7 @@ func Context() context.Context {
 
 // Start starts n processes, each with the same input. end ends their Context, waits for them and returns their reports. A
 // process that failed fails the test. The processes are killed at the end of the test's context.
-func Start[T any](t TB, n int, told T) (end func() []T) {
+func Start[T any](t oktest.TB, n int, told T) (end func() []T) {
 	var all sync.WaitGroup
 	reports := make([]T, n)
 	stdin, stop, err := os.Pipe()

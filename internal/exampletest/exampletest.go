@@ -8,15 +8,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-)
 
-// TB is the part of testing.TB that is needed here, so that importing this package links no package testing.
-type TB interface {
-	Helper()
-	Context() context.Context
-	Errorf(format string, args ...any)
-	Fatalf(format string, args ...any)
-}
+	"github.com/drip-go/drip/internal/oktest"
+)
 
 // limit bounds the run of an example, with much room for a busy machine.
 const limit = 5 * time.Minute
@@ -35,14 +29,12 @@ func (b *Buffer) Write(p []byte) (int, error) {
 }
 
 // Runs checks that a program says of so many operations that each runs, and of some that it was postponed once.
-func Runs(t TB, operations int, run func(ctx context.Context, out io.Writer) error) {
+func Runs(t oktest.TB, operations int, run func(ctx context.Context, out io.Writer) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	var out Buffer
-	if err := run(ctx, &out); err != nil {
-		t.Fatalf("run = %v", err)
-	}
+	oktest.OK(t, run(ctx, &out))
 	if n := strings.Count(out.String(), "runs"); n != operations || !strings.Contains(out.String(), "postponements: 1") {
 		t.Errorf("%d of %d ran:\n%s", n, operations, out.String())
 	}
@@ -50,7 +42,7 @@ func Runs(t TB, operations int, run func(ctx context.Context, out io.Writer) err
 
 // HandlesOnce checks that a program handles so many messages, each once, and ends with its context. The program calls
 // handled for each message.
-func HandlesOnce(t TB, messages int, run func(ctx context.Context, handled func(message string)) error) {
+func HandlesOnce(t oktest.TB, messages int, run func(ctx context.Context, handled func(message string)) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

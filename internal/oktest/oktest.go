@@ -1,11 +1,16 @@
 // Package oktest ends tests.
 package oktest
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
-// TB is the part of testing.TB that is needed here, so that importing this package links no package testing.
+// TB is the part of testing.TB that test helpers need, so that importing them links no package testing.
 type TB interface {
 	Helper()
+	Context() context.Context
+	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
 

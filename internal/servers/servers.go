@@ -45,12 +45,11 @@ var ErrMissing = errors.New("not found")
 // startLimit bounds the start of a server for a test. It is seconds on a quiet machine; this is for a busy one.
 const startLimit = 5 * time.Minute
 
-// TB is the part of testing.TB that is needed here, so that importing this package links no package testing.
+// TB is the part of testing.TB that is needed here.
 type TB interface {
-	Helper()
+	oktest.TB
 	Logf(format string, args ...any)
 	Skipf(format string, args ...any)
-	Fatalf(format string, args ...any)
 	Cleanup(func())
 }
 
