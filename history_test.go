@@ -577,9 +577,7 @@ func BenchmarkHistory(b *testing.B) {
 				ctx := context.Background()
 				b.ReportAllocs()
 				for b.Loop() {
-					if err := pair(ctx, bucket); err != nil {
-						b.Fatal(err)
-					}
+					ok(b, pair(ctx, bucket))
 				}
 			})
 		}

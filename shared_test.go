@@ -898,9 +898,7 @@ func BenchmarkShared(b *testing.B) {
 				if err != nil || a.Delay != 0 {
 					b.Fatal(a, err)
 				}
-				if err := bucket.Settle(context.Background(), id, a.Lease, 1); err != nil {
-					b.Fatal(err)
-				}
+				ok(b, bucket.Settle(context.Background(), id, a.Lease, 1))
 			}
 		})
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -33,9 +34,7 @@ func newWorker(t testing.TB, o Options[string]) *Worker[string] {
 		o.Logger = quiet
 	}
 	w, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	return w
 }
 
@@ -378,9 +377,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 				if other.Delay == 0 {
 					t.Fatalf("after %v another one runs: there is one token", time.Since(began))
 				}
-				if err := bucket.Cancel(ctx, "shop", other); err != nil {
-					t.Fatal(err)
-				}
+				oktest.OK(t, bucket.Cancel(ctx, "shop", other))
 			}
 			<-ctx.Done()
 			if lasted := time.Since(began); lasted < time.Hour || lasted > time.Hour+time.Minute {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 const printed = `goos: linux
@@ -17,9 +19,7 @@ PASS
 
 func TestFill(t *testing.T) {
 	m, err := read(strings.NewReader(printed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	for template, want := range map[string]string{
 		`{{metric "Memory/keys=1/workers=2" "drip-ns" | whole}} ns`: "913 ns", // the median
 		`{{metric "Memory/keys=1/workers=2" "of-xtime" | two}}`:     "0.60",
@@ -37,18 +37,12 @@ func TestFill(t *testing.T) {
 
 func TestReplace(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "speed.md")
-	if err := os.WriteFile(page, []byte("# x\n"+begin+"old\n"+end+"\nrest\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := replace(page, "new\n"); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, os.WriteFile(page, []byte("# x\n"+begin+"old\n"+end+"\nrest\n"), 0o644))
+	oktest.OK(t, replace(page, "new\n"))
 	if b, _ := os.ReadFile(page); string(b) != "# x\n"+begin+"new\n"+end+"\nrest\n" {
 		t.Errorf("the file is now\n%s", b)
 	}
-	if err := os.WriteFile(page, []byte("# x\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, os.WriteFile(page, []byte("# x\n"), 0o644))
 	if err := replace(page, "new\n"); err == nil {
 		t.Error("there was no place for the table, and no error")
 	}
@@ -57,9 +51,7 @@ func TestReplace(t *testing.T) {
 // docs/speed.md has a place for the figures.
 func TestPage(t *testing.T) {
 	b, err := os.ReadFile("../../docs/speed.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	_, rest, ok := strings.Cut(string(b), begin)
 	if !ok || !strings.Contains(rest, end) {
 		t.Error("there is none")

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 func TestMetricsAddresses(t *testing.T) {
@@ -39,22 +41,16 @@ func TestMetricsAddresses(t *testing.T) {
 func TestServeMetrics(t *testing.T) {
 	address := freeAddress(t)
 	meters, stop, err := serveMetrics(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	counter, err := meters.Meter("").Int64Counter("things")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	counter.Add(context.Background(), 3)
 	if text := get(t, address); !strings.Contains(text, "\nthings_total{") {
 		t.Errorf("the metrics are\n%s", text)
 	}
 	// A client that sends no whole header does not keep its connection.
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("GET /metrics HTTP/1.1\r\n")); err != nil {
 		t.Fatal(err)
@@ -79,22 +75,16 @@ func TestServeMetrics(t *testing.T) {
 // freeAddress is one that was free a moment ago.
 func freeAddress(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	defer listener.Close()
 	return listener.Addr().String()
 }
 
 func get(t *testing.T, address string) string {
 	response, err := http.Get("http://" + address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	return string(text)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/drip-go/drip/examples/observability/board"
 	"github.com/drip-go/drip/internal/exampletest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -23,9 +24,7 @@ func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 func TestEveryPanelShowsData(t *testing.T) {
 	url := servers.UseRabbitMQ(t).URL()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var spans exampletest.Buffer
@@ -49,9 +48,7 @@ func TestEveryPanelShowsData(t *testing.T) {
 		case err := <-ended:
 			t.Fatalf("the example has ended: %v; of nothing yet is: %v", err, missing)
 		case now := <-every.C:
-			if err := recording.Read(ctx, listener.Addr().String(), now); err != nil {
-				t.Fatal(err)
-			}
+			oktest.OK(t, recording.Read(ctx, listener.Addr().String(), now))
 		}
 		if n%8 == 0 || n == 1 {
 			missing = slices.DeleteFunc([]string{
@@ -66,9 +63,7 @@ func TestEveryPanelShowsData(t *testing.T) {
 		}
 	}
 	b, err := board.Read("dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	var drawings []board.Drawing
 	for _, p := range b.Panels {
 		lines, err := p.Lines(ctx, recording)
@@ -98,9 +93,7 @@ func everAbove0(t *testing.T, ctx context.Context, r *board.Recording, metric st
 	t.Helper()
 	p := board.Panel{Type: "timeseries", Targets: []board.Target{{Expr: "sum(" + metric + ")"}}}
 	lines, err := p.Lines(ctx, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	return len(lines) == 1 && slices.ContainsFunc(lines[0].Points, func(p board.Point) bool { return p.V > 0 })
 }
 
@@ -120,9 +113,7 @@ func checkTraces(t *testing.T, spans []byte) {
 	outcomes := map[string][]string{}
 	for decoder := json.NewDecoder(bytes.NewReader(spans)); decoder.More(); {
 		var s span
-		if err := decoder.Decode(&s); err != nil {
-			t.Fatal(err)
-		}
+		oktest.OK(t, decoder.Decode(&s))
 		trace := s.SpanContext.TraceID
 		if s.Name == "send observability" {
 			senders[trace] = s.SpanContext.SpanID
@@ -154,9 +145,7 @@ func checkTraces(t *testing.T, spans []byte) {
 // Grafana can show the dashboard: each panel has a number, a place of its own and a description.
 func TestDashboard(t *testing.T) {
 	b, err := board.Read("dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	ids, taken := map[int]bool{}, map[[2]int]string{}
 	for _, p := range b.Panels {
 		if p.ID == 0 || ids[p.ID] || p.Title == "" || p.Description == "" || len(p.Targets) == 0 || p.Type != "stat" && p.Type != "timeseries" {

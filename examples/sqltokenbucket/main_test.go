@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -21,9 +22,7 @@ func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 func connect(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -32,9 +31,7 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 func newFunction(t *testing.T, at *float64) *function {
 	t.Helper()
 	f, err := open(t.Context(), connect(t, servers.UsePostgres(t).URL()), fmt.Sprintf("test_%x", rand.Uint64()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	f.clock = func() time.Time { return time.UnixMicro(1_800_000_000_000_000 + int64(*at*1e6)) }
 	return f
 }
@@ -89,15 +86,11 @@ func TestDenialWritesNothing(t *testing.T) {
 	pool := connect(t, servers.UsePostgres(t).URL())
 	schema := fmt.Sprintf("test_%x", rand.Uint64())
 	f, err := open(t.Context(), pool, schema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	now := time.UnixMilli(1_800_000_000_000)
 	f.clock = func() time.Time { return now }
 	version := func() (v string) {
-		if err := pool.QueryRow(t.Context(), "select xmin::text || ctid::text from "+schema+".entity").Scan(&v); err != nil {
-			t.Fatal(err)
-		}
+		oktest.OK(t, pool.QueryRow(t.Context(), "select xmin::text || ctid::text from "+schema+".entity").Scan(&v))
 		return v
 	}
 	request(t, f, "user1", 1, 1)
@@ -151,13 +144,9 @@ func TestBound(t *testing.T) {
 func TestRun(t *testing.T) {
 	var out strings.Builder
 	id, rate, window, err := arguments([]string{fmt.Sprintf("user %x", rand.Uint64()), "1", "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	for range 2 {
-		if err := run(t.Context(), &out, servers.UsePostgres(t).URL(), 0, id, rate, window); err != nil {
-			t.Fatal(err)
-		}
+		oktest.OK(t, run(t.Context(), &out, servers.UsePostgres(t).URL(), 0, id, rate, window))
 	}
 	if want := regexp.MustCompile(`^\d\d:\d\d:\d\d 0\n\d\d:\d\d:\d\d (0|-1, the next one in \S+)\n$`); !want.MatchString(out.String()) {
 		t.Errorf("run printed\n%s", out.String())

@@ -7,15 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 const root = "../.."
 
 func TestFilesAreThoseOfThePackages(t *testing.T) {
 	lines, err := difference(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	if len(lines) > 0 {
 		t.Errorf("%s\n%s", howToUpdate, strings.Join(lines, "\n"))
 	}
@@ -23,9 +23,7 @@ func TestFilesAreThoseOfThePackages(t *testing.T) {
 
 func TestEveryIdentifierIsDocumented(t *testing.T) {
 	all, err := read(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	for _, s := range all {
 		for _, name := range s.bare {
 			t.Errorf("%s: %s has no doc comment", s.path, name)
@@ -72,9 +70,7 @@ var features = map[string][]string{
 
 func TestEveryFeatureHasAnExample(t *testing.T) {
 	all, err := read(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	n := 0
 	for _, s := range all {
 		n += len(s.examples)
@@ -102,9 +98,7 @@ func TestCompare(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	s, err := readPackage("testdata/shapes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	want := []string{
 		"const Limit = 3", "const Off Kind", "const On Kind",
 		"field Point.X int", "field Point.Y int",
@@ -136,9 +130,7 @@ func TestPrintLost(t *testing.T) {
 	}
 	write := func(text string) {
 		t.Helper()
-		if err := errors.Join(os.MkdirAll(folder, 0o777), os.WriteFile(filepath.Join(folder, "drip.txt"), []byte(text), 0o666)); err != nil {
-			t.Fatal(err)
-		}
+		oktest.OK(t, errors.Join(os.MkdirAll(folder, 0o777), os.WriteFile(filepath.Join(folder, "drip.txt"), []byte(text), 0o666)))
 	}
 	write("func A()\nfunc B()\n")
 	run("init", "-q")

@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/queues"
 )
@@ -28,9 +29,7 @@ func channel(t *testing.T) (broker *Broker, ch *amqp.Channel, queue string) {
 	ch, queue = servers.Channel(t, url), fmt.Sprintf("orders-%d", time.Now().UnixNano())
 	servers.Declare(t, ch, "classic", queue)
 	broker, err := New(url, queue)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	t.Cleanup(func() { broker.Close() })
 	return broker, ch, queue
 }
@@ -51,9 +50,7 @@ func count(t *testing.T, ch *amqp.Channel, queue string, want int) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) { // a quorum queue's number is late
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		oktest.OK(t, err)
 		if q.Messages == want {
 			return
 		}
@@ -221,9 +218,7 @@ func TestBackToItsConsumer(t *testing.T) {
 			return nil
 		}),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Run(ctx) }()
@@ -233,9 +228,7 @@ func TestBackToItsConsumer(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := ch.Publish("", queue, false, false, amqp.Publishing{MessageId: "order-7", Headers: amqp.Table{"tenant": "a"}, Body: []byte("seven")}); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, ch.Publish("", queue, false, false, amqp.Publishing{MessageId: "order-7", Headers: amqp.Table{"tenant": "a"}, Body: []byte("seven")}))
 	var letters []queues.Letter
 	for begin := time.Now(); len(letters) == 0; time.Sleep(50 * time.Millisecond) {
 		if letters, _, err = b.Dead(t.Context(), queue, 10); err != nil || time.Since(begin) > time.Minute {
@@ -299,9 +292,7 @@ func TestNoQueue(t *testing.T) {
 func TestCancelledLook(t *testing.T) {
 	url := servers.UseRabbitMQ(t).URL()
 	b, err := New(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	defer b.Close()
 	if _, err := b.Look(t.Context(), "nowhere"); !errors.Is(err, ErrNoQueue) {
 		t.Fatal(err)
@@ -403,9 +394,7 @@ func TestLetterThatTheBrokerNoLongerTakes(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	b, err := New(server.URL(), queue)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	defer b.Close()
 	for range mostLooks + 2 {
 		if letters, _, err := b.Dead(t.Context(), queue, 1000); err != nil || len(letters) != before+1+behind {

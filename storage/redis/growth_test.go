@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -26,9 +27,7 @@ func BenchmarkLeases(b *testing.B) {
 	defer client.Close()
 	for script, remember := range map[string]int{"decide.lua": -1, "swap.lua": 0} {
 		s, err := New(client, Options{Prefix: script, Remember: remember})
-		if err != nil {
-			b.Fatal(err)
-		}
+		oktest.OK(b, err)
 		b.Run(script, func(b *testing.B) { benchmarkLeases(b, client, s) })
 	}
 }
@@ -80,9 +79,7 @@ func benchmarkLeases(b *testing.B, client *goredis.Client, s *Storage) {
 					do(key, decision.Op{Kind: decision.Settle, Lease: do(key, decision.Op{Kind: decision.Admit}).Lease})
 				})
 				slow, err := client.SlowLogGet(context.Background(), 10_000).Result()
-				if err != nil {
-					b.Fatal(err)
-				}
+				oktest.OK(b, err)
 				for _, c := range slow {
 					longest = max(longest, c.Duration)
 				}
@@ -100,9 +97,7 @@ func benchmarkLeases(b *testing.B, client *goredis.Client, s *Storage) {
 // scriptTime is how many microseconds the server has run scripts for.
 func scriptTime(b *testing.B, client *goredis.Client) float64 {
 	info, err := client.Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	oktest.OK(b, err)
 	_, of, found := strings.Cut(info, "cmdstat_evalsha:")
 	var calls, micros int64
 	if found {

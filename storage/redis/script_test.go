@@ -17,6 +17,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/recall"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
@@ -44,18 +45,14 @@ var backends = []struct {
 
 func connectRedis(t testing.TB) goredis.UniversalClient {
 	o, err := goredis.ParseURL(servers.UseRedis(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	return goredis.NewClient(o)
 }
 
 func openStorage(t testing.TB, client goredis.UniversalClient) *Storage {
 	t.Cleanup(func() { _ = client.Close() })
 	s, err := New(client, Options{Prefix: fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	return s
 }
 
@@ -329,9 +326,7 @@ func TestEndsInSet(t *testing.T) {
 		t.Fatal(field)
 	}
 	admit := decision.Op{Kind: decision.Admit, Now: 5000, Cost: decision.Cost{1}}
-	if err := c.run(slices.Repeat([]decision.Op{admit}, 6)); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, c.run(slices.Repeat([]decision.Op{admit}, 6)))
 	renew := decision.Op{Kind: decision.Renew, Now: 5000, Lease: c.leases[0]}
 	renew.Lease.Begin -= 200 // so that it ends 200 ms before the others
 	if err := c.run([]decision.Op{admit, renew, admit}); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -42,9 +43,7 @@ func compareProcesses(t *testing.T, mini *miniredis.Miniredis, rnd *rand.Rand, s
 	defer client.Close()
 	open := func(prefix string, remember int) *Storage {
 		s, err := New(client, Options{Prefix: prefix, Remember: remember, MaxHold: time.Duration(1+rnd.IntN(2)*3600) * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		oktest.OK(t, err)
 		return s
 	}
 	processes := []*Storage{open("a:", 0), open("a:", 2), open("a:", -1)}[:1+rnd.IntN(3)]
@@ -179,9 +178,7 @@ func compareProcesses(t *testing.T, mini *miniredis.Miniredis, rnd *rand.Rand, s
 
 func untilOf(t *testing.T, s *Storage, key string) int64 {
 	st, _, err := s.Get(context.Background(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	return st.Until
 }
 
@@ -207,9 +204,7 @@ func newBehind(t *testing.T) *behind {
 	client := goredis.NewClient(&goredis.Options{Addr: mini.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	s, err := New(client, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	b := &behind{s, t, mini, 1_790_000_000_000, decision.Limits{
 		Windows: []decision.Window{{Size: 10, Rate: 10, Interval: 3_600_000}}, Tokens: 1, Guess: 50, Lease: 60_000, MaxLease: 60_000, Start: 1,
 	}}
@@ -249,9 +244,7 @@ func TestSpansBeginAtTheServersTime(t *testing.T) {
 	b.step(5000)
 	b.do(decision.Op{Kind: decision.Throttle, For: 1000})
 	e, err := b.Read(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	if closed := e.State.Closed - b.now; closed < 1000 {
 		t.Errorf("the entity is closed for %d ms, want 1000", closed)
 	}

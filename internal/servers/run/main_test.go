@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 // scriptRun is scripts/servers that gives a shell command a Redis.
@@ -62,19 +64,11 @@ func TestRunEndsWithItsScript(t *testing.T) {
 	command := scriptRun(t, `echo "$DRIP_REDIS_URL"; exec sleep 600`)
 	command.Env = append(command.Env, "TMPDIR="+folder)
 	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
+	oktest.OK(t, command.Start())
 	url, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
+	oktest.OK(t, command.Process.Signal(syscall.SIGTERM))
 	_ = command.Wait() // its status is that of the signal
 	ended(t, url)
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
