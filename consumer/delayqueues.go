@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -56,10 +55,6 @@ type DelayQueuesOptions struct {
 	// FewQueues uses 18 delay queues instead of 64, and 16 more for delays above two minutes. A message is then up to four
 	// seconds late instead of a quarter of a second. Processes may differ. Defaults to false.
 	FewQueues bool
-
-	// ConfirmTimeout is how long the broker may take to confirm a message. After that DelayQueues use another delay queue
-	// instead of the silent one. Defaults to 10 seconds.
-	ConfirmTimeout time.Duration
 
 	// FailFast makes OpenDelayQueues return an error when it cannot reach the broker. Defaults to false: it waits for the
 	// broker.
@@ -157,10 +152,6 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 	default:
 		return nil, fmt.Errorf("Options.QueueType is %q; it must be %q or %q", o.QueueType, Quorum, Classic)
 	}
-	if o.ConfirmTimeout < 0 {
-		return nil, fmt.Errorf("Options.ConfirmTimeout is %v; it must be above 0, or 0 for the default", o.ConfirmTimeout)
-	}
-	o.ConfirmTimeout = cmp.Or(o.ConfirmTimeout, 10*time.Second)
 	connect := func(ctx context.Context) (*amqp.Connection, error) {
 		return dial.RabbitMQ(ctx, o.URL, amqp.Config{TLSClientConfig: o.TLS}, "publishing for "+o.Queue)
 	}
@@ -175,13 +166,16 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 		layout:    layout,
 		queueType: o.QueueType,
 		idle:      idleTime,
-		publisher: newPublisher(connect, o.ConfirmTimeout, log),
+		publisher: newPublisher(connect, confirmTimeout, log),
 		alive:     alive,
 		die:       die,
 		declared:  map[place]time.Time{},
 		shunned:   map[place]*shunning{},
 	}, nil
 }
+
+// confirmTimeout is how long the broker may take to confirm a message. After that another delay queue replaces the silent one.
+const confirmTimeout = 10 * time.Second
 
 // maxQueueName leaves room for ".drip.due.v1few.864s.07" in AMQP's 255 bytes.
 const maxQueueName = 255 - 25
