@@ -392,31 +392,15 @@ func TestPostponedInAnOutage(t *testing.T) {
 	var down atomic.Bool
 	var cut atomic.Int64
 	through := direct
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	defer ln.Close()
 	down.Store(true)
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			if down.Load() {
-				cut.Add(1)
-				c.Close()
-				continue
-			}
-			s, err := net.Dial("tcp", direct.Addr)
-			if err != nil {
-				c.Close()
-				continue
-			}
-			go func() { _, _ = io.Copy(s, c); s.Close() }()
-			go func() { _, _ = io.Copy(c, s); c.Close() }()
+	through.Addr = servers.Listen(t, func(client net.Conn) {
+		if down.Load() {
+			cut.Add(1)
+			client.Close()
+			return
 		}
-	}()
-	through.Addr = ln.Addr().String()
+		servers.Pass(client, direct.Addr, io.Copy, io.Copy)
+	})
 	limit := limiting(t, through, Options{Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})})
 	ok(t, q.Publish(t.Context(), workertest.Message{ID: "1"}, workertest.Message{ID: "2"}))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -432,7 +416,7 @@ func TestPostponedInAnOutage(t *testing.T) {
 		}
 		down.Store(false)
 	}()
-	err = q.run(ctx, configure, limit.Middleware, func(context.Context, workertest.Message) error {
+	err := q.run(ctx, configure, limit.Middleware, func(context.Context, workertest.Message) error {
 		if ran.Add(1) == 2 {
 			cancel()
 		}

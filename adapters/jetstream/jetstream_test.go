@@ -249,35 +249,20 @@ func TestLongReason(t *testing.T) {
 // A server before 2.10.4 ignores a termination that has a reason. A message that is given up runs once there, too.
 func TestTerminationByAnOldServer(t *testing.T) {
 	current := strings.TrimPrefix(useNATS(t), "nats://")
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	defer ln.Close()
-	replacing := func(to io.WriteCloser, from io.Reader, old, anew string) {
-		defer to.Close()
-		for b := make([]byte, 1<<16); ; {
-			n, err := from.Read(b)
-			if err != nil {
-				return
+	replacing := func(old, anew string) func(io.Writer, io.Reader) (int64, error) {
+		return func(to io.Writer, from io.Reader) (int64, error) {
+			for b := make([]byte, 1<<16); ; {
+				n, err := from.Read(b)
+				if err != nil {
+					return 0, err
+				}
+				_, _ = to.Write(bytes.ReplaceAll(b[:n], []byte(old), []byte(anew)))
 			}
-			_, _ = to.Write(bytes.ReplaceAll(b[:n], []byte(old), []byte(anew)))
 		}
 	}
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			s, err := net.Dial("tcp", current)
-			if err != nil {
-				c.Close()
-				continue
-			}
-			go replacing(c, s, `"version":"`+server.VERSION, `"version":"2.10.3`)
-			go replacing(s, c, "+TERM because", "+NONE because")
-		}
-	}()
-	nc, err := nats.Connect("nats://" + ln.Addr().String())
+	nc, err := nats.Connect("nats://" + servers.Listen(t, func(client net.Conn) {
+		servers.Pass(client, current, replacing("+TERM because", "+NONE because"), replacing(`"version":"`+server.VERSION, `"version":"2.10.3`))
+	}))
 	ok(t, err)
 	defer nc.Close()
 	js, err := jetstream.New(nc)

@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 )
 
@@ -53,20 +52,7 @@ func FrontTLS(t interface {
 	f.config = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	f.Trusts = &tls.Config{RootCAs: x509.NewCertPool()}
 	f.Trusts.RootCAs.AddCert(leaf)
-
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	f.Addr = listener.Addr().String()
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go f.serve(conn)
-		}
-	}()
+	f.Addr = Listen(t, f.serve)
 	return f
 }
 
@@ -86,12 +72,5 @@ func (f *TLS) serve(client net.Conn) {
 	if err := secure.Handshake(); err != nil {
 		return
 	}
-	server, err := net.Dial("tcp", f.server)
-	if err != nil {
-		return
-	}
-	var both sync.WaitGroup
-	both.Go(func() { io.Copy(server, secure); server.Close() })
-	both.Go(func() { io.Copy(secure, server); secure.Close() })
-	both.Wait()
+	Pass(secure, f.server, io.Copy, io.Copy)
 }

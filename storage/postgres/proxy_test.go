@@ -55,21 +55,9 @@ func newProxy(t *testing.T, to string) *proxy {
 	t.Helper()
 	u, err := url.Parse(to)
 	ok(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	server := u.Host
-	u.Host = l.Addr().String()
-	p := &proxy{url: u.String()}
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go p.serve(client, server)
-		}
-	}()
+	p, server := &proxy{}, u.Host
+	u.Host = servers.Listen(t, func(client net.Conn) { p.serve(client, server) })
+	p.url = u.String()
 	return p
 }
 

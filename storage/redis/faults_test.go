@@ -407,40 +407,21 @@ type proxy struct {
 }
 
 func newProxy(t *testing.T, to string) *proxy {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	p := &proxy{addr: l.Addr().String()}
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			go func() {
-				_, _ = io.Copy(server, client)
-				_ = server.Close()
-			}()
-			go func() {
-				defer client.Close()
-				b := make([]byte, 64<<10)
-				for {
-					n, err := server.Read(b)
-					if err != nil || p.cut.Add(-1) >= 0 {
-						return
-					}
-					if _, err := client.Write(b[:n]); err != nil {
-						return
-					}
+	p := &proxy{}
+	p.addr = servers.Listen(t, func(client net.Conn) {
+		servers.Pass(client, to, io.Copy, func(client io.Writer, server io.Reader) (int64, error) {
+			b := make([]byte, 64<<10)
+			for {
+				n, err := server.Read(b)
+				if err != nil || p.cut.Add(-1) >= 0 {
+					return 0, err
 				}
-			}()
-		}
-	}()
+				if _, err := client.Write(b[:n]); err != nil {
+					return 0, err
+				}
+			}
+		})
+	})
 	return p
 }
 
