@@ -107,11 +107,11 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	status := statusOf(l, b.units, &e, shared, now, at)
-	if status.limit > 0 {
-		status.Limit = b.shared[status.limit-1].name
+	status, limit := statusOf(l, b.units, &e, shared, now, at)
+	if limit > 0 {
+		status.Limit = b.shared[limit-1].name
 	}
-	return status.Status, nil
+	return status, nil
 }
 
 // sharedNow reads the shared limits of an entity, one after the other. at is the time of the next decision: the latest one of all
@@ -154,15 +154,10 @@ func heldAt(e *storage.Entry, now int64) (held []storage.Held) {
 	return held
 }
 
-// told is a Status, and the number of the shared limit that binds.
-type told struct {
-	Status
-	limit int64
-}
-
-func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decision.Shared, now, at int64) told {
+// statusOf returns a Status without its Limit, and the number of the shared limit that binds.
+func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decision.Shared, now, at int64) (status Status, limit int64) {
 	s := &e.State
-	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Tokens != 0}
+	status = Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Tokens != 0}
 	out := outAt(e, at)
 	for _, h := range heldAt(e, at) {
 		status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
@@ -190,5 +185,5 @@ func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decisi
 	if booked := l.Booked(s); booked > 0 && s.Slot > now {
 		status.Booked, status.BookedUntil = int(booked), time.UnixMilli(s.Slot)
 	}
-	return told{status, a.Limit}
+	return status, a.Limit
 }

@@ -17,13 +17,11 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// step is one of a message's way of which the test sees the frames. At the other steps workertest.Run kills processes.
-type step string
-
+// The steps of a message's way of which the test sees the frames. At the other steps workertest.Run kills processes.
 const (
-	stored    step = "after the copy is stored, before its confirmation"
-	confirmed step = "after the confirmation, before the acknowledgement"
-	heldBack  step = "while it is held until it is due"
+	stored    = "after the copy is stored, before its confirmation"
+	confirmed = "after the confirmation, before the acknowledgement"
+	heldBack  = "while it is held until it is due"
 )
 
 // fateful is how many messages have to be held before it kills: others are then at any other step.
@@ -51,8 +49,8 @@ func victim(ctx context.Context, j job) error {
 // A process that is killed, wherever its messages are, loses none.
 func TestProcessIsKilled(t *testing.T) {
 	t.Parallel()
-	for _, at := range []step{stored, confirmed, heldBack} {
-		t.Run(string(at), func(t *testing.T) {
+	for _, at := range []string{stored, confirmed, heldBack} {
+		t.Run(at, func(t *testing.T) {
 			b, queue := beside(t)
 			const kills, perKill = 3, 80
 			n := 0
@@ -87,7 +85,7 @@ func TestProcessIsKilled(t *testing.T) {
 }
 
 // executioner looks at the frames of a process and kills it at a step. It is called after the process began to connect.
-func executioner(at step, kill func()) filter {
+func executioner(at string, kill func()) filter {
 	var seen atomic.Int64
 	var dead atomic.Bool
 	return func(f frame) bool {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,13 +80,8 @@ var final = []error{ErrTooOld, ErrTooOften, drip.ErrCost, drip.ErrUnit, drip.Err
 // IsPermanent reports whether err comes from Permanent, or says by itself that its message can never run: it is
 // ErrTooOld, ErrTooOften, drip.ErrCost, ErrUnit, ErrDeadline, ErrNoShared, ErrNoEntity or ErrTime.
 func IsPermanent(err error) bool {
-	for _, f := range final {
-		if errors.Is(err, f) {
-			return true
-		}
-	}
 	e := (*permanentError)(nil)
-	return errors.As(err, &e)
+	return slices.ContainsFunc(final, func(f error) bool { return errors.Is(err, f) }) || errors.As(err, &e)
 }
 
 // ErrEntity is the error of a message whose entity function failed, panicked or returned an empty entity.

@@ -21,10 +21,8 @@ import (
 	_ "github.com/drip-go/drip/storage/redis" // for the limits that outlive a process
 )
 
-// step is a step in handling a message, at which a process dies.
-type step string
-
-var steps = []step{
+// steps are the steps in handling a message at which a process dies.
+var steps = []string{
 	"when it has come",
 	"after Admit has postponed it",
 	"after Admit lets it run",
@@ -176,7 +174,7 @@ func (m *mortal) Settle(ctx context.Context, entity string, l drip.Lease, cost i
 func testCrash(t *testing.T, s *suite) {
 	url := servers.UseRedis(t).URL()
 	for i, name := range steps {
-		t.Run(string(name), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			crash(t, newSuite(t, s.Adapter, s.url), i, url)
 		})
