@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -61,9 +62,7 @@ func (s *shop) pass(d time.Duration) { s.now = s.now.Add(d) }
 
 func (s *shop) ok(err error) {
 	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	oktest.OK(s.t, err)
 }
 
 func (s *shop) admitOf(entity string, cost int, ticket drip.Ticket) drip.Admission {
