@@ -20,9 +20,6 @@ import (
 type surface struct {
 	path     string   // from the module's root; "." is the root
 	lines    []string // one for each exported identifier, sorted
-	names    int      // of the package: constants, variables, functions, types
-	methods  int      // of types, and of interfaces
-	fields   int
 	bare     []string // identifiers without a doc comment
 	examples []string // names of Examples, "" for the package's Example
 }
@@ -132,7 +129,6 @@ func (r reader) values(kind string, groups []*doc.Value) {
 				if !name.IsExported() {
 					continue
 				}
-				r.names++
 				r.lines = append(r.lines, kind+" "+name.Name+text)
 				r.said(name.Name, g.Doc, v.Doc.Text(), v.Comment.Text())
 			}
@@ -156,7 +152,6 @@ func (r reader) valueOf(v ast.Expr) string {
 
 func (r reader) funcs(all []*doc.Func) {
 	for _, f := range all {
-		r.names++
 		r.lines = append(r.lines, r.signature(f.Decl))
 		r.said(f.Name, f.Doc)
 	}
@@ -169,7 +164,6 @@ func (r reader) signature(f *ast.FuncDecl) string {
 
 func (r reader) typ(t *doc.Type) {
 	spec := t.Decl.Specs[0].(*ast.TypeSpec)
-	r.names++
 	r.said(t.Name, t.Doc, spec.Doc.Text())
 	line := "type " + t.Name
 	if spec.TypeParams != nil {
@@ -192,7 +186,6 @@ func (r reader) typ(t *doc.Type) {
 	r.values("var", t.Vars)
 	r.funcs(t.Funcs)
 	for _, m := range t.Methods {
-		r.methods++
 		r.lines = append(r.lines, r.signature(m.Decl))
 		r.said(t.Name+"."+m.Name, m.Doc)
 	}
@@ -223,10 +216,8 @@ func (r reader) members(t *doc.Type, kind string, list *ast.FieldList, incomplet
 			}
 			text := r.print(f.Type)
 			if kind == "field" {
-				r.fields++
 				text = " " + text
 			} else {
-				r.methods++
 				text = strings.TrimPrefix(text, "func")
 			}
 			r.lines = append(r.lines, fmt.Sprintf("%s %s.%s%s", kind, typ, name.Name, text))
