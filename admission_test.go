@@ -40,9 +40,7 @@ func eachPath(t *testing.T, o drip.Options, test func(t *testing.T, b *clocked))
 func (c *clocked) admit(cost int, ticket drip.Ticket) drip.Admission {
 	c.t.Helper()
 	a, err := c.Admit(context.Background(), "shop", drip.Request{Cost: cost, Ticket: ticket})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	ok(c.t, err)
 	return a
 }
 

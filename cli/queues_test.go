@@ -133,9 +133,7 @@ func TestQueuesOfAConsumer(t *testing.T) {
 	go func() { ended <- c.Run(ctx) }()
 	defer func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		ok(t, <-ended)
 	}()
 	begin := time.Now()
 	for _, delay := range []string{"5s", "5m", "5m"} {

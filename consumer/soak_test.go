@@ -204,9 +204,7 @@ func (s *soak) resources() (r resources) {
 	if err == nil {
 		_, err = fmt.Sscanf(out, "{%d,%d}", &r.channels, &r.queues)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	oktest.OK(s.t, err)
 	r.goroutines, r.heap = runtime.NumGoroutine(), heapInUse()
 	return r
 }

@@ -311,9 +311,7 @@ func TestFreePlaces(t *testing.T) {
 	run("short", short)
 	close(release)
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	ok(t, <-ended)
 }
 
 // The error of a URL that cannot be used has nothing of its password.

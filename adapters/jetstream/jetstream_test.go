@@ -342,9 +342,7 @@ func TestTicketsAfterARestart(t *testing.T) {
 	ok(t, q.Publish(ctx, workertest.Message{Entity: "shop"}))
 	q.done(ctx)
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	ok(t, <-ended)
 	if n := runs.Load(); n != 3 {
 		t.Errorf("the message ran %d times, want the 3 attempts", n)
 	}

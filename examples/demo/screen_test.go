@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 var some = snapshot{elapsed: 3140 * time.Millisecond, app: 13, limit: 20, shops: []shopNow{
@@ -134,16 +136,10 @@ func TestRecording(t *testing.T) {
 		r.add(table(some)+" <&>", start.Add(time.Duration(i)*100*time.Millisecond))
 	}
 	file := filepath.Join(t.TempDir(), "demo.svg")
-	if err := r.write(file, "the end"); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, r.write(file, "the end"))
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := xml.Unmarshal(text, new(any)); err != nil {
-		t.Error(err)
-	}
+	oktest.OK(t, err)
+	oktest.OK(t, xml.Unmarshal(text, new(any)))
 	if n := strings.Count(string(text), "<g "); n != 4 {
 		t.Errorf("%d frames, want 4:\n%s", n, text)
 	}

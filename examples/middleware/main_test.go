@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/internal/exampletest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -63,9 +64,7 @@ func TestPostponingFails(t *testing.T) {
 	}()
 	for consumers := 0; consumers == 0; time.Sleep(100 * time.Millisecond) {
 		q, err := ch.QueueDeclarePassive("work", true, false, false, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		oktest.OK(t, err)
 		consumers = q.Consumers
 	}
 	// The publisher's connection is lost, and it gets no other one.
@@ -92,7 +91,5 @@ func TestPostponingFails(t *testing.T) {
 		t.Errorf("%d of %d messages were handled", n, messages)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	oktest.OK(t, <-ended)
 }

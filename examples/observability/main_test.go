@@ -83,9 +83,7 @@ func TestEveryPanelShowsData(t *testing.T) {
 		t.Errorf("the picture has %d bytes: %v", svg.Len(), err)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	oktest.OK(t, <-ended)
 	checkTraces(t, spans.Bytes())
 }
 

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -34,23 +35,17 @@ func TestMainHandlesAll(t *testing.T) {
 	if err == nil {
 		err = program.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	defer program.Process.Kill() // if it does not end
 	calls := 0
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if strings.HasSuffix(lines.Text(), " a call for shop-1") {
 			if calls++; calls == messages {
-				if err := program.Process.Signal(os.Interrupt); err != nil {
-					t.Error(err)
-				}
+				oktest.OK(t, program.Process.Signal(os.Interrupt))
 			}
 		}
 	}
-	if err := program.Wait(); err != nil {
-		t.Error(err)
-	}
+	oktest.OK(t, program.Wait())
 	if calls != messages {
 		t.Errorf("there were %d calls, want %d", calls, messages)
 	}

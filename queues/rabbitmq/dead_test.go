@@ -224,9 +224,7 @@ func TestBackToItsConsumer(t *testing.T) {
 	go func() { ended <- c.Run(ctx) }()
 	defer func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		oktest.OK(t, <-ended)
 	}()
 	oktest.OK(t, ch.Publish("", queue, false, false, amqp.Publishing{MessageId: "order-7", Headers: amqp.Table{"tenant": "a"}, Body: []byte("seven")}))
 	var letters []queues.Letter

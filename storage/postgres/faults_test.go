@@ -220,9 +220,7 @@ func TestNoSchema(t *testing.T) {
 			}
 		}
 		if name != "no column" {
-			if err := s.CreateSchema(t.Context()); err != nil {
-				t.Error(err)
-			}
+			ok(t, s.CreateSchema(t.Context()))
 			getDelay(t, s, "shop", plenty)
 		}
 	}

@@ -204,9 +204,7 @@ func TestStorage(t *testing.T) {
 
 func TestRecordedRuns(t *testing.T) {
 	t.Parallel()
-	if err := traces.Replay(t.Context(), newStorage(t), traces.Runs); err != nil {
-		t.Error(err)
-	}
+	ok(t, traces.Replay(t.Context(), newStorage(t), traces.Runs))
 }
 
 // steps is how many operations TestCompare does on each of its storages; a long run has 100000.
@@ -362,9 +360,7 @@ func TestSchema(t *testing.T) {
 	})
 	s := newStorageWith(t, newPool(t, servers.UsePostgres(t).URL(), 4, "role", user), postgres.Options{Schema: schema})
 	storagetest.Compare(t, s, 1, 200)
-	if err := s.DeleteIdle(t.Context()); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.DeleteIdle(t.Context()))
 	if def := postgres.SchemaSQL(""); !strings.Contains(def, "drip.entity") || def != postgres.SchemaSQL("drip") {
 		t.Errorf("SchemaSQL of the default schema:\n%s", def)
 	}

@@ -840,9 +840,7 @@ func TestCloseAfterLeaving(t *testing.T) {
 	if _, err := ask(ctx, s, "shop", &perSecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the call of the caller that left: %v", err)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.Close())
 	if e, err := direct.Read(t.Context(), "shop"); err != nil || e.State.Plain != 1 {
 		t.Errorf("%d tokens are out, %v; want the 1 of the caller that stayed", e.State.Plain, err)
 	}

@@ -127,9 +127,7 @@ func TestTraces(t *testing.T) {
 			if name == "miniredis" {
 				runs = *miniredisRuns
 			}
-			if err := traces.Replay(t.Context(), newStorage(t, open(t)), runs); err != nil {
-				t.Error(err)
-			}
+			ok(t, traces.Replay(t.Context(), newStorage(t, open(t)), runs))
 		})
 	}
 }
@@ -497,9 +495,7 @@ func TestRights(t *testing.T) {
 	if n := inUse(t, s, "shop"); n != 1 {
 		t.Errorf("%d tokens are out, want 1", n)
 	}
-	if err := s.Set(t.Context(), "other", storage.State{}, storage.NoRevision); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.Set(t.Context(), "other", storage.State{}, storage.NoRevision))
 }
 
 var ok = oktest.OK // ends the test if there is an error

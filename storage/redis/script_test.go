@@ -329,9 +329,7 @@ func TestEndsInSet(t *testing.T) {
 	oktest.OK(t, c.run(slices.Repeat([]decision.Op{admit}, 6)))
 	renew := decision.Op{Kind: decision.Renew, Now: 5000, Lease: c.leases[0]}
 	renew.Lease.Begin -= 200 // so that it ends 200 ms before the others
-	if err := c.run([]decision.Op{admit, renew, admit}); err != nil {
-		t.Error(err)
-	}
+	oktest.OK(t, c.run([]decision.Op{admit, renew, admit}))
 }
 
 // FuzzScript has the fuzzer choose the random runs.

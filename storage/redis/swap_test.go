@@ -221,9 +221,7 @@ func (b *behind) do(op decision.Op) decision.Answer {
 	b.t.Helper()
 	op.Now = decision.OwnClock
 	a, err := b.Do(b.t.Context(), "shop", &b.l, nil, op)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	oktest.OK(b.t, err)
 	return a
 }
 

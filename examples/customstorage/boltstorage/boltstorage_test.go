@@ -15,6 +15,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/examples/customstorage/boltstorage"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/storagetest"
@@ -35,9 +36,7 @@ func file(t *testing.T, o *bbolt.Options) *boltstorage.Storage {
 }
 
 func TestTraces(t *testing.T) {
-	if err := traces.Replay(t.Context(), file(t, fast), traces.Runs); err != nil {
-		t.Error(err)
-	}
+	oktest.OK(t, traces.Replay(t.Context(), file(t, fast), traces.Runs))
 }
 
 func TestOpen(t *testing.T) {
@@ -84,9 +83,7 @@ func TestBadFile(t *testing.T) {
 		t.Errorf("a file in a folder that does not exist: %v", err)
 	}
 	text := filepath.Join(dir, "drip.txt")
-	if err := os.WriteFile(text, []byte(strings.Repeat("not a database\n", 10_000)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, os.WriteFile(text, []byte(strings.Repeat("not a database\n", 10_000)), 0o600))
 	if _, _, err := boltstorage.New(text, nil).Get(t.Context(), "k"); !errors.Is(err, berrors.ErrInvalid) {
 		t.Errorf("a file that is none of bbolt: %v", err)
 	}
@@ -98,15 +95,11 @@ func TestBadFile(t *testing.T) {
 	if _, _, err := second.Get(t.Context(), "k"); !errors.Is(err, berrors.ErrTimeout) || !strings.Contains(err.Error(), "another process has "+path+" open") {
 		t.Errorf("a file that is open elsewhere: %v", err)
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, first.Close())
 	if _, _, err := second.Get(t.Context(), "k"); err != nil {
 		t.Errorf("a file that was open elsewhere: %v", err)
 	}
-	if err := second.Close(); err != nil {
-		t.Error(err)
-	}
+	oktest.OK(t, second.Close())
 }
 
 func set(t *testing.T, s storage.Storage, key string, st storage.State) {
@@ -115,9 +108,7 @@ func set(t *testing.T, s storage.Storage, key string, st storage.State) {
 	if err == nil {
 		err = s.Set(t.Context(), key, st, rev)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 }
 
 // A file has no connection, so the test uses the clock of testing/synctest and years pass at once.
@@ -154,18 +145,14 @@ func TestForgetting(t *testing.T) {
 					set(t, s, fmt.Sprint("idle", i), storage.State{Data: []byte("idle"), Now: now, Until: now + c.untilOff})
 				}
 				_, old, err := s.Get(t.Context(), "idle0")
-				if err != nil {
-					t.Fatal(err)
-				}
+				oktest.OK(t, err)
 				left := func() (n int) {
 					for range entities { // at eight a Set: more than every entity's turn
 						set(t, s, "writer", storage.State{Now: time.Now().UnixMilli(), Until: decision.Never})
 					}
 					for i := range entities {
 						_, rev, err := s.Get(t.Context(), fmt.Sprint("idle", i))
-						if err != nil {
-							t.Fatal(err)
-						}
+						oktest.OK(t, err)
 						if rev != storage.NoRevision {
 							n++
 						}
