@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -75,13 +74,13 @@ func TestRealThing(t *testing.T) {
 	defer stop()
 	b := connect(t, useBroker(t))
 	j := job{Kind: "shares", RabbitMQ: b.url, Redis: servers.UseRedis(t).URL(), Queue: b.queue(), Provider: providerURL}
-	processes(t, 2, j, func() {
-		eventually(t, "both are there", func() bool { return b.consumers(j.Queue) == 2 || t.Failed() })
-		all := ofShops(shops, 0, messages)
-		rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
-		b.publish(j.Queue, all...)
-		oktest.Eventually(t, 2*time.Minute, "all calls", func() bool { calls, _ := a.Calls(); return len(calls) >= messages || t.Failed() })
-	})
+	end := contenders.Start(t, 2, j)
+	eventually(t, "both are there", func() bool { return b.consumers(j.Queue) == 2 || t.Failed() })
+	all := ofShops(shops, 0, messages)
+	rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+	b.publish(j.Queue, all...)
+	oktest.Eventually(t, 2*time.Minute, "all calls", func() bool { calls, _ := a.Calls(); return len(calls) >= messages || t.Failed() })
+	end()
 	if t.Failed() {
 		return
 	}
@@ -111,25 +110,4 @@ func TestRealThing(t *testing.T) {
 	if mean > 1.6 {
 		t.Errorf("%.2f postponements a message", mean)
 	}
-}
-
-// processes runs n processes that do the job while meanwhile runs.
-func processes(t *testing.T, n int, j job, meanwhile func()) {
-	t.Helper()
-	var all sync.WaitGroup
-	var inputs []io.Closer
-	for range n {
-		_, input, wait := process(t, j, func(string) {})
-		inputs = append(inputs, input)
-		all.Go(func() {
-			if err := wait(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	meanwhile()
-	for _, input := range inputs {
-		input.Close()
-	}
-	all.Wait()
 }

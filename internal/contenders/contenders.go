@@ -45,26 +45,29 @@ func Context() context.Context {
 	return ctx
 }
 
+// Command is a process whose Main gets the input, not started yet. What it prints at last is its report.
+func Command(ctx context.Context, told any) *exec.Cmd {
+	encoded, err := json.Marshal(told)
+	if err != nil {
+		panic(err) // it is texts and numbers
+	}
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), variable+"="+string(encoded))
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
 // Start starts n processes, each with the same input. end ends their Context, waits for them and returns their reports. A
 // process that failed fails the test. The processes are killed at the end of the test's context.
 func Start[T any](t oktest.TB, n int, told T) (end func() []T) {
 	var all sync.WaitGroup
 	reports := make([]T, n)
 	stdin, stop, err := os.Pipe()
-	if err != nil {
-		t.Errorf("starting processes: %v", err)
-		return func() []T { return reports }
-	}
+	oktest.OK(t, err)
 	for i := range reports {
 		all.Go(func() {
-			encoded, err := json.Marshal(told)
-			if err != nil {
-				t.Errorf("process %d: %v", i, err)
-				return
-			}
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), variable+"="+string(encoded))
-			cmd.Stdin, cmd.Stderr = stdin, os.Stderr
+			cmd := Command(t.Context(), told)
+			cmd.Stdin = stdin
 			out, err := cmd.Output()
 			if err == nil {
 				err = json.Unmarshal(out, &reports[i])
