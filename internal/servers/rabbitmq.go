@@ -38,29 +38,17 @@ func StartRabbitMQ(ctx context.Context, env ...string) (*RabbitMQ, error) {
 	return startOneRabbitMQ(ctx, false, env...)
 }
 
-// StartRabbitMQCluster starts n nodes and returns when every one is ready and sees all others. The caller must stop
-// each. After all were killed, a node that is started again may wait for the others, as RabbitMQ always does.
-func StartRabbitMQCluster(ctx context.Context, n int) ([]*RabbitMQ, error) {
-	if n < 1 {
-		return nil, fmt.Errorf("RabbitMQ: a cluster of %d nodes", n)
-	}
-	return again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, n, false) })
-}
-
-// StartManagedRabbitMQ starts a node with the management plugin, which answers at ManagementURL.
-func StartManagedRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
-	return startOneRabbitMQ(ctx, true)
-}
-
 func startOneRabbitMQ(ctx context.Context, managed bool, env ...string) (*RabbitMQ, error) {
-	nodes, err := again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, 1, managed, env...) })
+	nodes, err := again(func() (rabbitMQCluster, error) { return startRabbitMQs(ctx, 1, managed, env...) })
 	if err != nil {
 		return nil, err
 	}
 	return nodes[0], nil
 }
 
-func startRabbitMQ(ctx context.Context, n int, managed bool, env ...string) (_ []*RabbitMQ, err error) {
+// startRabbitMQs starts n nodes and returns when every one is ready and sees all others. After all were killed, a node
+// that is started again may wait for the others, as RabbitMQ always does.
+func startRabbitMQs(ctx context.Context, n int, managed bool, env ...string) (_ rabbitMQCluster, err error) {
 	// The script in PATH may be a wrapper which switches the user and drops the environment: it comes last.
 	script, err := program("rabbitmq-server",
 		"/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server", "rabbitmq-server")
@@ -107,7 +95,13 @@ func startRabbitMQ(ctx context.Context, n int, managed bool, env ...string) (_ [
 		return nil, err
 	}
 	if n > 1 {
-		if err := each(nodes, func(r *RabbitMQ) error { return r.awaitNodes(ctx, n) }); err != nil {
+		err := each(nodes, func(r *RabbitMQ) error {
+			return until(ctx, func() error {
+				_, err := r.Ctl(ctx, "await_online_nodes", fmt.Sprint(n), "--timeout", "30")
+				return err
+			})
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -142,7 +136,8 @@ func newRabbitMQ(bin string, names *epmd) (*RabbitMQ, error) {
 		if err := r.declare(ctx, port); err != nil || r.management == 0 {
 			return err
 		}
-		return r.answers(ctx)
+		_, err := get(ctx, r.ManagementURL()+"/") // it takes no password
+		return err
 	}
 	r.env = environ(
 		"HOME="+r.dir, // where Erlang looks for the cookie
@@ -238,23 +233,9 @@ func (r *RabbitMQ) declare(ctx context.Context, port int) error {
 	return err
 }
 
-// ManagementURL is where the management plugin of StartManagedRabbitMQ answers, as http://127.0.0.1:15672. User and
+// ManagementURL is where the management plugin of OwnManagedRabbitMQ answers, as http://127.0.0.1:15672. User and
 // password are guest.
 func (r *RabbitMQ) ManagementURL() string { return "http://" + address(r.management) }
-
-// answers asks the management plugin for something that takes no password.
-func (r *RabbitMQ) answers(ctx context.Context) error {
-	_, err := get(ctx, r.ManagementURL()+"/")
-	return err
-}
-
-// awaitNodes waits until the node sees n running nodes, itself included.
-func (r *RabbitMQ) awaitNodes(ctx context.Context, n int) error {
-	return until(ctx, func() error {
-		_, err := r.Ctl(ctx, "await_online_nodes", fmt.Sprint(n), "--timeout", "30")
-		return err
-	})
-}
 
 // Ctl runs rabbitmqctl against the node and returns its standard output.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {

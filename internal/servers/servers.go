@@ -12,8 +12,8 @@
 // [UseRabbitMQ], [UseRedis], [UsePostgres] and [UseSQS] give the one shared server of the test binary; it is started on
 // first use and stopped by [Main]. [OwnRabbitMQ] and its kin give a server for one test alone, which may kill and pause
 // it. Where DRIP_RABBITMQ_URL, DRIP_REDIS_URL, DRIP_POSTGRES_URL or DRIP_SQS_URL is set, the shared server is that one. A
-// server that cannot be had skips the test, or fails it when the environment variable CI is set. A variable that names a server which
-// is not there always fails it.
+// server that cannot be had skips the test, or fails it when the environment variable CI is set. A variable that names a
+// server which is not there always fails it.
 //
 //	func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 //
@@ -133,13 +133,15 @@ func OwnRabbitMQ(t TB, env ...string) *RabbitMQ {
 // OwnManagedRabbitMQ starts a broker with the management plugin for this test alone and stops it when the test is over.
 func OwnManagedRabbitMQ(t TB) *RabbitMQ {
 	t.Helper()
-	return own(t, StartManagedRabbitMQ)
+	return own(t, func(ctx context.Context) (*RabbitMQ, error) { return startOneRabbitMQ(ctx, true) })
 }
 
 // OwnRabbitMQCluster starts a cluster of n nodes for this test alone and stops it when the test is over.
 func OwnRabbitMQCluster(t TB, n int) []*RabbitMQ {
 	t.Helper()
-	return own(t, func(ctx context.Context) (rabbitMQCluster, error) { return StartRabbitMQCluster(ctx, n) })
+	return own(t, func(ctx context.Context) (rabbitMQCluster, error) {
+		return again(func() (rabbitMQCluster, error) { return startRabbitMQs(ctx, n, false) })
+	})
 }
 
 // OwnRedis starts a Redis for this test alone and stops it when the test is over. For args see [StartRedis].
