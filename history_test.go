@@ -31,12 +31,12 @@ func newBucket(t testing.TB, o Options) *Bucket {
 	return b
 }
 
-// total is the use of a unit in the last hour.
-func total(t *testing.T, b *Bucket, entity, unit string) (n int) {
+// total is the calls in the last hour.
+func total(t *testing.T, b *Bucket, entity string) (n int) {
 	t.Helper()
 	u, err := b.Used(t.Context(), entity)
 	ok(t, err)
-	for _, in := range u.Units[unit] {
+	for _, in := range u.Units[""] {
 		n += in
 	}
 	return n
@@ -100,7 +100,7 @@ func TestHistory(t *testing.T) {
 			}
 		}
 		time.Sleep(57*time.Minute - time.Second) // less than an hour after the minute 1 began
-		if n := total(t, b, "shop", ""); n != 1 {
+		if n := total(t, b, "shop"); n != 1 {
 			t.Errorf("%d used in the last hour, want 1", n)
 		}
 		time.Sleep(time.Minute)
@@ -246,7 +246,7 @@ func TestHistoryOfEqualBuckets(t *testing.T) {
 		}}
 		run(t, buckets[0], "shop", Request{})
 		time.Sleep(flushed)
-		if n := total(t, buckets[1], "shop", ""); n != 2 {
+		if n := total(t, buckets[1], "shop"); n != 2 {
 			t.Errorf("%d used, want 2", n)
 		}
 	})
@@ -311,7 +311,7 @@ func TestHistoryOfAStorageThatFails(t *testing.T) {
 		}
 		time.Sleep(flushed)
 		for i := range shops {
-			if n := total(t, b, fmt.Sprint("shop-", i), ""); n != 20 {
+			if n := total(t, b, fmt.Sprint("shop-", i)); n != 20 {
 				t.Errorf("shop-%d used %d, want 20", i, n)
 			}
 		}
@@ -323,7 +323,7 @@ func TestHistoryOfAStorageThatFails(t *testing.T) {
 		}
 		s.fail(false)
 		time.Sleep(flushed)
-		if n := total(t, b, "late", ""); n != 0 {
+		if n := total(t, b, "late"); n != 0 {
 			t.Errorf("%d used in the last hour, want 0", n)
 		}
 	})
@@ -349,7 +349,7 @@ func TestHistoryOutlivesPanics(t *testing.T) {
 		time.Sleep(flushed)
 		broken.Store(false)
 		time.Sleep(flushed)
-		if n := total(t, b, "shop", ""); n != 1 {
+		if n := total(t, b, "shop"); n != 1 {
 			t.Errorf("%d used, want 1", n)
 		}
 	})
@@ -404,12 +404,12 @@ func TestHistoryReplacesGarbage(t *testing.T) {
 			s := memory.New()
 			b := newBucket(t, Options{Storage: s, Start: time.Unix(0, 0), History: true})
 			ok(t, s.Set(t.Context(), historyMark+"shop", storage.State{Data: []byte(garbage), Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision))
-			if n := total(t, b, "shop", ""); n != 0 {
+			if n := total(t, b, "shop"); n != 0 {
 				t.Errorf("garbage %d is %d used", i, n)
 			}
 			run(t, b, "shop", Request{})
 			time.Sleep(flushed)
-			if n := total(t, b, "shop", ""); n != 1 {
+			if n := total(t, b, "shop"); n != 1 {
 				t.Errorf("after garbage %d: %d used, want 1", i, n)
 			}
 			if err := s.List(t.Context(), func(e storage.Entry) error {

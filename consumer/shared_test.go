@@ -99,7 +99,7 @@ func TestDeadline(t *testing.T) {
 		t.Errorf("the dead letter is %s: %v", d.MessageId, d.Headers)
 	}
 	stop()
-	inUse(t, bucket, 0)
+	unused(t, bucket)
 }
 
 // A loop of one's own tells of a message what Options.Request does.

@@ -32,7 +32,7 @@ func TestExpiration(t *testing.T) {
 		t.Errorf("the dead letter is %s: %v", d.MessageId, d.Headers)
 	}
 	stop()
-	inUse(t, bucket, 0)
+	unused(t, bucket)
 	if b.ready(queue) != 0 || h.count() != 1 {
 		t.Errorf("%d messages are left, %d were handled", b.ready(queue), h.count())
 	}
@@ -91,7 +91,7 @@ func TestLimitExpires(t *testing.T) {
 		if err := limit.Handle(t.Context(), &d); !errors.Is(err, ErrExpired) {
 			t.Errorf("Handle = %v of one that is back too late", err)
 		}
-		inUse(t, bucket, 0)
+		unused(t, bucket)
 		if h.handled[""] != 1 {
 			t.Errorf("%d were handled", h.handled[""])
 		}

@@ -295,13 +295,13 @@ func TestRestartsLeaveNoBookings(t *testing.T) {
 			return len(c.held.slots) == n
 		})
 		stop()
-		inUse(t, bucket, 0)
+		unused(t, bucket)
 	}
 	b.must(bucket.Resume(t.Context(), "shop"))
 	_, stop := consume()
 	eventually(t, "all are handled", func() bool { return l.count() == n })
 	stop()
-	inUse(t, bucket, 0)
+	unused(t, bucket)
 }
 
 // A message that cannot be put off holds no slot.
@@ -317,7 +317,7 @@ func TestLimitCancelsWhatIsNotPostponed(t *testing.T) {
 			t.Fatal("a message was postponed")
 		}
 	}
-	inUse(t, bucket, 0)
+	unused(t, bucket)
 }
 
 // An outage of the storage that outlasts a lease spends no attempt.

@@ -17,8 +17,8 @@ import (
 	"github.com/drip-go/drip/storage/redis"
 )
 
-// lifelong lets so many run in an interval of 34 years.
-func lifelong(size int64) decision.Limits { return limits(size, size, 1<<40, 50) }
+// lifelong lets 1000 run in an interval of 34 years.
+func lifelong() decision.Limits { return limits(1000, 1000, 1<<40, 50) }
 
 // asLayout has another version store a key's value: with another layout, and what that may have changed, too.
 func asLayout(t *testing.T, client goredis.UniversalClient, key string, change float64) {
@@ -43,7 +43,7 @@ func TestValueOfAnEarlierVersion(t *testing.T) {
 				prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
 				old := newStorageWith(t, client, redis.Options{Prefix: prefix})
 				s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-				l := lifelong(1000)
+				l := lifelong()
 				getDelay(t, old, "shop", &l)
 				var lease decision.Lease
 				for n := leases; n > 0; n-- {
@@ -86,7 +86,7 @@ func TestSharedValueOfAnEarlierVersion(t *testing.T) {
 	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
 		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
 		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-		app, other := lifelong(1000), lifelong(1000)
+		app, other := lifelong(), lifelong()
 		within := []storage.Within{{Key: "app", ID: 1, Weight: 1, Limits: &app}, {Key: "other", ID: 2, Weight: 1, Limits: &other}}
 		first, err := s.Do(t.Context(), "shop", &plenty, within, one)
 		ok(t, err)
@@ -111,7 +111,7 @@ func TestSetOverAnEarlierVersion(t *testing.T) {
 	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
 		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
 		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-		l := lifelong(1000)
+		l := lifelong()
 		for range 600 {
 			admit(t, s, "shop", &l)
 		}
@@ -174,7 +174,7 @@ func TestValueOfAnEarlierVersionStays(t *testing.T) {
 	client := connectShared(t)
 	prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
 	s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-	l := lifelong(1000)
+	l := lifelong()
 	admit(t, s, "shop", &l)
 	asLayout(t, client, prefix+"{shop}", -1)
 	before := client.PTTL(t.Context(), prefix+"{shop}").Val()
