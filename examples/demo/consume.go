@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -40,15 +40,7 @@ type settings struct {
 	Rules    map[string]rule // what the provider allows the shops together
 }
 
-// report is a line of a consumer's standard output.
-type report struct {
-	Asked []int // orders about which the limiter was asked since the last report, one number for each time
-}
-
-const (
-	reportEvery = 100 * time.Millisecond
-	drainTime   = 5 * time.Second // far more than a call takes
-)
+const drainTime = 5 * time.Second // far more than a call takes
 
 func consumerMain() int {
 	// The terminal's Ctrl-C is for the demo, which ends its consumers in order.
@@ -73,7 +65,8 @@ func consumerMain() int {
 	return 0
 }
 
-// consume runs a rate-limited consumer as in any program, except that it reports to the demo.
+// consume runs a rate-limited consumer as in any program, except that it reports to the demo: for each time that the
+// limiter is asked about an order, it prints the order's number in a line.
 func consume(ctx context.Context, s settings, out io.Writer) error {
 	store, err := storage.Open(ctx, s.Storage)
 	if err != nil {
@@ -102,8 +95,7 @@ func consume(ctx context.Context, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	reports := reporter{out: out}
-	defer reports.every(reportEvery)()
+	reports := log.New(out, "", 0)
 	c, err := consumer.New(consumer.Options{
 		URL:     s.RabbitMQ,
 		Queue:   s.Queue,
@@ -113,7 +105,7 @@ func consume(ctx context.Context, s settings, out io.Writer) error {
 			if err != nil {
 				return "", err
 			}
-			reports.asked(n) // a Limiter hears of the shop only
+			reports.Print(n) // a Limiter hears of the shop only
 			return s.Queue + "." + shop, nil
 		},
 		Request: func(d *amqp.Delivery) drip.Request {
@@ -187,52 +179,5 @@ func placeOrders(url string) consumer.HandlerFunc {
 		default:
 			return fmt.Errorf("the provider answered %s", response.Status)
 		}
-	}
-}
-
-// reporter reports the limiter's decisions to the demo.
-type reporter struct {
-	out io.Writer
-
-	mu   sync.Mutex
-	next report
-}
-
-func (r *reporter) asked(n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.next.Asked = append(r.next.Asked, n)
-}
-
-// every reports again and again; stop sends the last report.
-func (r *reporter) every(d time.Duration) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer r.send()
-		t := time.NewTicker(d)
-		defer t.Stop()
-		for {
-			select {
-			case <-t.C:
-				r.send()
-			case <-quit:
-				return
-			}
-		}
-	}()
-	return func() {
-		close(quit)
-		<-done
-	}
-}
-
-func (r *reporter) send() {
-	r.mu.Lock()
-	now := r.next
-	r.next = report{}
-	r.mu.Unlock()
-	if len(now.Asked) > 0 {
-		json.NewEncoder(r.out).Encode(now) // without a reader we are about to end
 	}
 }

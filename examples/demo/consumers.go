@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -88,13 +89,12 @@ func startProcess(name string, s settings, l *ledger, out *screen) (*process, er
 	p := &process{name: name, cmd: exec.Command(program), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+consumerRole)
 	p.cmd.Stdout = &lineWriter{each: func(line []byte) {
-		var r report
-		if err := json.Unmarshal(line, &r); err != nil {
+		n, err := strconv.Atoi(string(line))
+		if err != nil {
 			out.say(fmt.Sprintf("%s: %s", name, line))
+			return
 		}
-		for _, n := range r.Asked {
-			l.asked(n)
-		}
+		l.asked(n)
 	}}
 	said := 0
 	p.cmd.Stderr = &lineWriter{each: func(line []byte) {
