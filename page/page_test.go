@@ -681,7 +681,9 @@ func TestQueuesAndLetters(t *testing.T) {
 	_, text := h.get(t, "queues")
 	has(t, text, `<strong>7</strong>, the first until`, `href="dead?queue=orders"`, "1 consumer", "orders.drip.due.4s.01")
 	_, text = h.get(t, "dead?queue=orders")
-	has(t, text, `value="0123456789abcdef"`, "failed: <strong>1</strong>", "Put all back…")
+	has(t, text, `value="0123456789abcdef"`, "failed: <strong>1</strong>", `href="sure?do=requeue&amp;queue=orders&amp;reason=failed"`, "Put all back…")
+	_, text = h.get(t, "sure?do=requeue&queue=orders&reason=failed")
+	has(t, text, `action="do?do=requeue&amp;queue=orders&amp;reason=failed"`)
 	for form, want := range map[string]string{
 		"do=requeue&queue=orders&letter=twin":                         "1 message put back.",
 		"do=requeue&queue=orders&letter=twin&letter=0123456789abcdef": "2 messages put back.",
