@@ -601,6 +601,11 @@ func TestMarkup(t *testing.T) {
 				t.Errorf("%s: the policy is %q", address, policy)
 			}
 		}
+		for name, want := range map[string]string{"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"} {
+			if got := w.Header().Get(name); got != want {
+				t.Errorf("%s: %s is %q, want %q", address, name, got, want)
+			}
+		}
 		if strings.Contains(text, " style=") || strings.Contains(text, " onclick=") || strings.Contains(text, "<style") {
 			t.Errorf("%s: it has what the policy forbids", address)
 		}
