@@ -174,6 +174,7 @@ func TestBacklogOfAnEndpoint(t *testing.T) {
 					s.Units = map[string]Costs{c.endpoint.Unit: FixedCost(1)}
 				}
 				got := mustRunShared(t, s, 1)
+				t.Logf("waits %v, at best %v; %.2f postponements", got.Watched, got.FluidWatched, got.Redeliveries.Mean)
 				goals{mean: 1.5, makespan: 1.08, wait: got.FluidWatched.P99 + 4*time.Second}.check(t, 1, &got)
 			})
 		}
