@@ -369,8 +369,8 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 }
 
 // apart returns the time at which the windows have room for an operation that takes nothing of some unit, behind the booked operations
-// for which that unit has room before. For any other operation it returns Never, and so it does if the windows do not bring all that is
-// booked until the last slot.
+// for which that unit has room before. For any other operation it returns Never, and so it does if one of its own windows may be the
+// reason for the last slot, because until then it brings no more than all tickets can take.
 func (l *Limits) apart(s *State, op *Op, v *view) int64 {
 	due, at := int64(MostUnits), v.at // operations
 	for i := range l.Windows {
@@ -390,7 +390,7 @@ func (l *Limits) apart(s *State, op *Op, v *view) int64 {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost, promised, usual := op.Cost[w.Unit], s.promised(w.Unit), max(1, line.usual(s))
 		n := w.interval(s.Slot) - w.interval(s.Now)
-		if cost > 0 && (n == 0 || w.Size > w.Rate) && line.Left-cost+min(n, bound/w.Rate)*w.Rate < line.waits(s) {
+		if cost > 0 && line.Left-cost+min(n, bound/w.Rate)*w.Rate < line.waits(s) {
 			return Never
 		}
 		at = max(at, w.room(s, line.Left-min(promised, min(due, bound/usual)*usual), cost, s.Now))

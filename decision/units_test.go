@@ -379,6 +379,21 @@ func TestBacklogOfAUnit(t *testing.T) {
 	}
 }
 
+// Operations of one unit and operations of another one do not wait behind each other.
+func TestBacklogsOfTwoUnits(t *testing.T) {
+	e := newEntity(t, perSecond(1000, 1000), decision.Window{Size: 1, Rate: 1, Interval: 1000, Unit: 1}, decision.Window{Size: 1, Rate: 1, Interval: 60_000, Unit: 2})
+	for i := range int64(30) {
+		for _, c := range []struct {
+			cost decision.Cost
+			most int64
+		}{{decision.Cost{1, 0, 1}, i * 60_000}, {decision.Cost{1, 1, 0}, (i + 5) * 1000}} {
+			if a := e.do(0, decision.Op{Kind: decision.Admit, Cost: c.cost}); a.Delay > c.most {
+				t.Errorf("operation %d of cost %d waits %d ms because of %d, want at most %d", i, c.cost, a.Delay, a.Bound, c.most)
+			}
+		}
+	}
+}
+
 // A unit that is used up for a minute stops no callers that take calls only: they use the calls that lost tickets leave.
 func TestUsedUpUnitStopsNoCalls(t *testing.T) {
 	e := newEntity(t, perSecond(5, 1), decision.Window{Size: 2, Rate: 2, Interval: 60_000, Unit: 1})

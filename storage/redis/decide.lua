@@ -8046,7 +8046,7 @@ end
                           local t5 = s_Now - w2.Offset
                           local by5 = w2.Interval
                           local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                          local is4 = cost > 0 and (n2 == 0 or w2.Size > w2.Rate)
+                          local is4 = cost > 0
                           if is4 then
                             local y2 = w2.Rate
                             local min3 = n2
