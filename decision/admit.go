@@ -87,7 +87,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 		own = l.when(s, op, &v)
 		a.Bound = v.bound
 	}
-	v.line = slowest(shared, op)
+	v.line = busiest(shared, op)
 	slot := l.suit(s, shared, op, &v, own, a)
 	a.Delay = slot - s.Now
 	asks := false
@@ -238,7 +238,7 @@ type view struct {
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
 	turn    bool  // it asks again after the denied tickets before it: see State.turn
 	soon    bool  // it lacks only a token, in any limit
-	line    int64 // the shared limit in whose line of the entity it waits: the slowest one, or one that is closed
+	line    int64 // the shared limit in whose line of the entity it waits: the busiest one, or one that is closed; -1 if there is none
 }
 
 // look returns the view of an operation. It first finds the earliest start by the closing and by each window, then the slot

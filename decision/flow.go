@@ -11,7 +11,7 @@ type Flow struct {
 	Later      int64 // of the tickets with later slots
 	Before     int64
 	Until      int64 // the last slot that a ticket got
-	End        int64 // the last slot in the entity's own line of operations whose slowest limit is this one, or that wait until it opens
+	End        int64 // the last slot in the entity's own line of operations whose busiest limit is this one, or that wait until it opens
 	Left       int64 // the capacity that is left in the entity's shortest window at End
 	Urgent     int64 // the part of Units and Later that is urgent; in a Flow of urgent tickets, their number
 	Fair       int64 // until when the entity has had its fair share, or when it has its first turn, in ticks
@@ -135,7 +135,7 @@ func (s *State) passing(w *Window, op *Op) int64 {
 }
 
 // inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for
-// each shared limit that is their slowest, or is closed, so that operations of a slow endpoint do not delay operations of a fast one. A
+// each shared limit that is their busiest, or is closed, so that operations of a slow endpoint do not delay operations of a fast one. A
 // line begins when a shared limit delays an operation: a limit that is not short changes no slot. If an operation that is back
 // goes to the end of a line of hours, nobody uses the capacity that it leaves. So it goes no further than to the end of the
 // calendar.

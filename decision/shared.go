@@ -182,24 +182,23 @@ func (x *Shared) look(f *Flow, op *Op) {
 	}
 }
 
-// slowest returns the place of the limit that takes the longest to serve an operation, in the long run, or -1. Windows that have room for
-// it behind all that is booked do not count.
-func slowest(shared []Shared, op *Op) int64 {
-	place, longest := int64(-1), int64(0)
+// busiest returns the place of the limit that has room last for an operation, behind all that is booked. It returns -1 if all have room
+// now.
+func busiest(shared []Shared, op *Op) int64 {
+	place, last := int64(-1), int64(0)
 	for i := range shared {
-		x, takes := &shared[i], int64(0) // 4096ths of a ms
-		if x.rate < x.grain {            // tokens are short
-			takes = x.Limits.pace(x.State) * 4
+		x := &shared[i]
+		s, c, grain := x.State, &x.State.Calendars[0], x.Limits.Grain
+		at := max(s.Now, s.Closed, x.time(c.Last))
+		if x.rate < x.grain { // tokens are short
+			at = max(at, s.Now+min(c.Booked*1024/x.rate, bound/grain)*grain/1024)
 		}
 		for k := range x.Limits.Windows {
 			w := &x.Limits.Windows[k]
-			cost, each := op.Cost[w.Unit], w.Interval*4096/min(w.Rate, w.Size)
-			if x.State.Lines[k].Left-x.expects(x.State.Calendars[0].Booked, int64(k)) < cost {
-				takes = max(takes, min(cost, bound/(each+1))*each)
-			}
+			at = max(at, w.room(s, s.Lines[k].Left-x.expects(c.Booked, int64(k)), op.Cost[w.Unit], s.Now))
 		}
-		if takes > longest {
-			place, longest = int64(i), takes
+		if at > max(last, s.Now) {
+			place, last = int64(i), at
 		}
 	}
 	return place

@@ -8778,86 +8778,119 @@ end
                 own2 = when2
                 a_Bound = v_bound
               end
-              local slowest = 0
+              local busiest = 0
               do
                 local place2 = -1
-                local longest = 0
+                local last2 = 0
                 for i2 = 0, shared_n - 1 do
                   local x2 = shared[i2]
-                  local takes2 = 0
+                  local c2 = x2.State_Calendars[0]
+                  local grain = x2.Limits_Grain
+                  local place3 = c2.Last
+                  local max2 = 0
+                  local x3 = 8796093022208 - x2.Limits_Zero
+                  if x3 > max2 then max2 = x3 end
+                  local y = x2.Limits_Grain
+                  local min2 = (place3 - place3 % 524288) / 524288
+                  local x4 = (max2 - max2 % y) / y
+                  if x4 < min2 then min2 = x4 end
+                  local x5 = place3 % 524288
+                  local x6 = (x5 - x5 % 512) / 512 * x2.Limits_Grain
+                  local max3 = x2.State_Now
+                  if x2.State_Closed > max3 then max3 = x2.State_Closed end
+                  local x7 = min2 * x2.Limits_Grain + x2.Limits_Zero + (x6 - x6 % 1024) / 1024
+                  if x7 > max3 then max3 = x7 end
+                  local at2 = max3
                   if x2.rate < x2.grain then
-                    local pace = 0
-                    do
-                      local x3 = x2.Limits_Guess
-                      local max2 = (x3 - x3 % 8) / 8
-                      if 200 > max2 then max2 = 200 end
-                      local guess = x2.Limits_Guess < max2 and x2.Limits_Guess or max2
-                      local x4 = (x2.State_Held + guess) * 1000
-                      local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                      local max3 = 1
-                      local x5 = (x4 - x4 % y) / y
-                      if x5 > max3 then max3 = x5 end
-                      pace = max3
-                    end
-                    takes2 = pace * 4
+                    local x8 = c2.Booked * 1024
+                    local y2 = x2.rate
+                    local min3 = (x8 - x8 % y2) / y2
+                    local x9 = (1125899906842624 - 1125899906842624 % grain) / grain
+                    if x9 < min3 then min3 = x9 end
+                    local x10 = min3 * grain
+                    local x11 = x2.State_Now + (x10 - x10 % 1024) / 1024
+                    if x11 > at2 then at2 = x11 end
                   end
                   for k2 = 0, x2.Limits_Windows_n - 1 do
                     local w = x2.Limits_Windows[k2]
-                    local i3 = w.Unit
-                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                    local x3 = w.Interval * 4096
-                    local y = w.Rate < w.Size and w.Rate or w.Size
-                    local each2 = (x3 - x3 % y) / y
-                    local expects = 0
+                    local room = 0
                     do
-                      local booked = x2.State_Calendars[0].Booked
-                      local c2 = x2.State_Calendars[0]
-                      local line2 = x2.State_Lines[k2]
-                      local y2 = x2.times
-                      local booked2 = (booked - booked % y2) / y2
-                      local ratio = 0
+                      local expects = 0
                       do
-                        local i4 = line2.Window_Unit
-                        local rest2 = c2.Largest - (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3)
-                        local x4 = c2.Largest + 1023
-                        local max2 = 1
-                        local x5 = (x4 - x4 % 1024) / 1024
-                        if x5 > max2 then max2 = x5 end
-                        local each3 = max2
-                        local x6 = rest2 % each3 * 1024
-                        local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x6 - x6 % each3) / each3
-                        local x7 = booked3 * (4096 - line2.Saved)
-                        local max3 = 1
-                        local x8 = (x7 - x7 % 4096) / 4096
-                        if x8 > max3 then max3 = x8 end
-                        ratio = max3
+                        local booked = c2.Booked
+                        local c3 = x2.State_Calendars[0]
+                        local line2 = x2.State_Lines[k2]
+                        local y2 = x2.times
+                        local booked2 = (booked - booked % y2) / y2
+                        local ratio = 0
+                        do
+                          local i3 = line2.Window_Unit
+                          local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+                          local x8 = c3.Largest + 1023
+                          local max4 = 1
+                          local x9 = (x8 - x8 % 1024) / 1024
+                          if x9 > max4 then max4 = x9 end
+                          local each2 = max4
+                          local x10 = rest2 % each2 * 1024
+                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x10 - x10 % each2) / each2
+                          local x11 = booked3 * (4096 - line2.Saved)
+                          local max5 = 1
+                          local x12 = (x11 - x11 % 4096) / 4096
+                          if x12 > max5 then max5 = x12 end
+                          ratio = max5
+                        end
+                        local x8 = booked2 % 1024 * ratio
+                        local x9 = (booked2 - booked2 % 1024) / 1024 * ratio + (x8 - x8 % 1024) / 1024
+                        local min3 = (x9 - x9 % 1024) / 1024
+                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local unit = line2.Window_Unit
+                        local x10 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                        local x11 = min3 * x2.Limits_Scale + (x10 - x10 % 2) / 2
+                        local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                        expects = (x11 - x11 % y3) / y3
                       end
-                      local x4 = booked2 % 1024 * ratio
-                      local x5 = (booked2 - booked2 % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
-                      local min2 = (x5 - x5 % 1024) / 1024
-                      if 4294967296 < min2 then min2 = 4294967296 end
-                      local unit = line2.Window_Unit
-                      local x6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                      local x7 = min2 * x2.Limits_Scale + (x6 - x6 % 2) / 2
-                      local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                      expects = (x7 - x7 % y3) / y3
+                      local left = x2.State_Lines[k2].Left - expects
+                      local i3 = w.Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local at3 = x2.State_Now
+                      if left >= cost or cost == 0 then
+                        room = at3
+                      else
+                        if cost > w.Size then
+                          at3 = at3 + 10000
+                        end
+                        local since = 0
+                        do
+                          if w.Size > w.Rate then
+                            local max4 = at3
+                            local x8 = x2.State_Closed - 1
+                            if x8 > max4 then max4 = x8 end
+                            since = max4
+                          else
+                            since = at3
+                          end
+                        end
+                        local t2 = since - w.Offset
+                        local by2 = w.Interval
+                        local x8 = cost - left - 1
+                        local y2 = w.Rate
+                        local y3 = w.Interval
+                        local min3 = (x8 - x8 % y2) / y2 + 1
+                        local x9 = (8796093022208 - 8796093022208 % y3) / y3
+                        if x9 < min3 then min3 = x9 end
+                        local n2 = (t2 - t2 % by2) / by2 + min3
+                        room = n2 * w.Interval + w.Offset
+                      end
                     end
-                    if x2.State_Lines[k2].Left - expects < cost then
-                      local y2 = each2 + 1
-                      local min2 = cost
-                      local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
-                      if x4 < min2 then min2 = x4 end
-                      local x5 = min2 * each2
-                      if x5 > takes2 then takes2 = x5 end
-                    end
+                    if room > at2 then at2 = room end
                   end
-                  if takes2 > longest then
-                    place2, longest = i2, takes2
+                  if at2 > (last2 > x2.State_Now and last2 or x2.State_Now) then
+                    place2, last2 = i2, at2
                   end
                 end
-                slowest = place2
+                busiest = place2
               end
-              v_line = slowest
+              v_line = busiest
               local suit = 0
               do
                 local w = l_Windows[l_Shortest]
