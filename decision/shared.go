@@ -42,7 +42,7 @@ type Shared struct {
 	behind   bool  // by more than this grain
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
 	room     bool  // it and all operations due in this grain fit
-	apart    bool  // it takes nothing of the unit that most booked operations take the most of, and tokens are not short
+	apart    bool  // it takes nothing of a unit that others have asked for lately, and tokens are not short
 	gathered int64 // the grain in which room for a large one has gathered; 0 of a small one, and if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
 	given    int64 // the slot behind the calendar, if it waits there for this limit; 0 if it does not
