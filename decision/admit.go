@@ -231,8 +231,7 @@ type view struct {
 	denied  bool  // it is due, but a window or a longer closing denies it
 	fresh   bool  // it has no slot, or lost its slot: it books a new one
 	spare   bool  // it takes capacity that booked operations leave
-	pace    int64 // us from one returned token to the next
-	again   int64 // us from one denied ticket to the next
+	again   int64 // us from one denied ticket to the next, as far as windows tell; when adds what tokens tell
 	overdue int64 // see Limits.overdue
 	round   int64 // for how long all tokens have been in use, if no operation has ended
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
@@ -249,8 +248,6 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 		v.number = t.Number
 	}
 	v.at = max(now, s.Closed)
-	v.pace = l.pace(s)
-	v.again = max(l.space(s, v.pace), l.again(v.pace))
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost, left := op.Cost[w.Unit], line.Left-s.passing(w, op)
@@ -281,7 +278,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	}
 	if v.fresh {
 		l.newSlot(s, op, &v)
-	} else if v.at == now && l.early(s, op, v.pace) {
+	} else if v.at == now && l.early(s, op, l.pace(s)) {
 		v.at, v.bound = t.Slot, BoundBooked
 	}
 	if v.at == now {
@@ -351,7 +348,7 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 		}
 	}
 	if s.Slot > s.Now && !op.Urgent && s.Lines[l.Shortest].Promised < l.Windows[l.Shortest].Size { // else nobody has a slot there
-		v.slot = max(v.slot, s.Slot+l.space(s, v.pace)/1000)
+		v.slot = max(v.slot, s.Slot+l.space(s, l.pace(s))/1000)
 	}
 	at := int64(Never)
 	if v.slot > v.at || s.AgainUS > s.Now*1000 {
@@ -407,7 +404,7 @@ func (l *Limits) spare(s *State, op *Op, v *view) bool {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
 		each := line.weight(cost, 0)
-		short := min(turns/max(1, v.again), s.Next-s.Head/16) - turns/max(1, w.spanUS(each)) // operations of denied tickets
+		short := min(turns/max(1, l.denials(s, v)), s.Next-s.Head/16) - turns/max(1, w.spanUS(each)) // operations of denied tickets
 		if !line.beside(w, s, cost) && (!line.spares(cost) || line.Left-cost < min(short, bound/each)*each) {
 			return false
 		}
@@ -461,9 +458,10 @@ func (l *Limits) take(s *State, op *Op) {
 	}
 }
 
-// when returns the slot of an operation that does not run. It changes only v.turn.
+// when returns the slot of an operation that does not run. It changes only v.turn and v.again.
 func (l *Limits) when(s *State, op *Op, v *view) int64 {
-	t, slot := &op.Ticket, max(v.at, s.Now+1)
+	t, slot, pace := &op.Ticket, max(v.at, s.Now+1), l.pace(s)
+	v.again = l.denials(s, v)
 	if v.bound == BoundTokens && op.Urgent { // urgent tickets have turns of their own, one after the other
 		v.turn = false
 		u, each := s.urgent(0), v.again/1000+1
@@ -479,7 +477,7 @@ func (l *Limits) when(s *State, op *Op, v *view) int64 {
 			number = s.Next + 1
 		}
 		n := max(1, number-s.Head/16)
-		slot = max(slot, s.Now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
+		slot = max(slot, s.Now+min(max(0, n-2*root(n)), bound/pace)*pace/1000)
 		slot = max(slot, s.Now+min(max(0, n-l.Tokens)*1024/l.Tokens, 2*1024)*v.round/1024)
 		if s.unnumbered(op) { // it has no number when it asks again, and until AgainUS no token is for it
 			slot = max(slot, s.Now+max(l.mean(s), max(0, s.AgainUS/1000-s.Now)/4))
@@ -669,6 +667,12 @@ func (l *Limits) pace(s *State) int64 {
 // again returns the time from one ticket that is denied a token to the next, in us. Tokens come back at random: a ticket that asks
 // later leaves one idle, and many tickets ask in vain. The more tokens there are, the less does an idle one matter.
 func (l *Limits) again(pace int64) int64 { return pace * min(max(l.Tokens, 5), 10) / 20 }
+
+// denials returns the time from one denied ticket to the next, in us.
+func (l *Limits) denials(s *State, v *view) int64 {
+	pace := l.pace(s)
+	return max(v.again, l.space(s, pace), l.again(pace))
+}
 
 // overdue returns the least time until a ticket that is denied a token asks again, in ms. It is a quarter of the time by
 // which all operations that hold a token exceed the average: the longer they run, the longer they are likely to run. It

@@ -7489,69 +7489,13 @@ end
                 end
               end
             end
-            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_pace, v_again, v_overdue, v_round, v_refund, v_turn, v_soon, v_line = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, 0, false, false, 0
+            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_again, v_overdue, v_round, v_refund, v_turn, v_soon, v_line = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, false, false, 0
             do
               local now2 = s_Now
               if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                 v_number = op_Ticket_Number
               end
               v_at = now2 > s_Closed and now2 or s_Closed
-              local pace = 0
-              do
-                local max2 = (l_Guess - l_Guess % 8) / 8
-                if 200 > max2 then max2 = 200 end
-                local guess = l_Guess < max2 and l_Guess or max2
-                local x2 = (s_Held + guess) * 1000
-                local y = (s_Ended + 1) * l_Tokens
-                local max3 = 1
-                local x3 = (x2 - x2 % y) / y
-                if x3 > max3 then max3 = x3 end
-                pace = max3
-              end
-              v_pace = pace
-              local space = 0
-              do
-                local done
-                for i2 = 0, l_Windows_n - 1 do
-                  local w = l_Windows[i2]
-                  local line2 = s_Lines[i2]
-                  local max2 = w.Rate < w.Size and w.Rate or w.Size
-                  if line2.Promised > max2 then max2 = line2.Promised end
-                  if line2.Left > max2 then max2 = line2.Left end
-                  local weight2 = 0
-                  do
-                    local x2 = line2.Estimated
-                    local y = 1 > s_Ended and 1 or s_Ended
-                    local cost = (x2 - x2 % y) / y
-                    local fraction = 4033
-                    local max3 = 64
-                    local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                    if x3 > max3 then max3 = x3 end
-                    local x4 = cost * max3 + fraction - 0 * 2531 % fraction
-                    weight2 = (x4 - x4 % 4096) / 4096
-                  end
-                  local y = 1 > weight2 and 1 or weight2
-                  local max3 = 1
-                  local x2 = (max2 - max2 % y) / y
-                  if x2 > max3 then max3 = x2 end
-                  local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                  if v_pace <= (x3 - x3 % max3) / max3 then
-                    space = 2 * v_pace
-                    done = true
-                    break
-                  end
-                end
-                if not done then
-                  space = 0
-                end
-              end
-              local min2 = l_Tokens > 5 and l_Tokens or 5
-              if 10 < min2 then min2 = 10 end
-              local x2 = v_pace * min2
-              local max2 = space
-              local x3 = (x2 - x2 % 20) / 20
-              if x3 > max2 then max2 = x3 end
-              v_again = max2
               for i2 = 0, l_Windows_n - 1 do
                 local w = l_Windows[i2]
                 local line2 = s_Lines[i2]
@@ -7568,23 +7512,23 @@ end
                       for i4 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i4]
                         if f.Key == 0 - unit then
-                          local min3 = f.Urgent
-                          local x4 = f.Units + f.Later
-                          if x4 < min3 then min3 = x4 end
-                          u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
+                          local min2 = f.Urgent
+                          local x2 = f.Units + f.Later
+                          if x2 < min2 then min2 = x2 end
+                          u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                         end
                       end
                     end
                     local rate = w.Rate < w.Size and w.Rate or w.Size
-                    local x4 = rate + 1
+                    local x2 = rate + 1
                     local i4 = w.Unit
-                    local max3 = (x4 - x4 % 2) / 2
-                    local x5 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                    if x5 > max3 then max3 = x5 end
-                    local max4 = 0
-                    local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max3
-                    if x6 > max4 then max4 = x6 end
-                    passing = u_booked < max4 and u_booked or max4
+                    local max2 = (x2 - x2 % 2) / 2
+                    local x3 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                    if x3 > max2 then max2 = x3 end
+                    local max3 = 0
+                    local x4 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max2
+                    if x4 > max3 then max3 = x4 end
+                    passing = u_booked < max3 and u_booked or max3
                   end
                 end
                 local left = line2.Left - passing
@@ -7600,23 +7544,23 @@ end
                     local since = 0
                     do
                       if w.Size > w.Rate then
-                        local max3 = at2
-                        local x4 = s_Closed - 1
-                        if x4 > max3 then max3 = x4 end
-                        since = max3
+                        local max2 = at2
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
                       else
                         since = at2
                       end
                     end
                     local t2 = since - w.Offset
                     local by2 = w.Interval
-                    local x4 = cost - left - 1
+                    local x2 = cost - left - 1
                     local y = w.Rate
                     local y2 = w.Interval
-                    local min3 = (x4 - x4 % y) / y + 1
-                    local x5 = (8796093022208 - 8796093022208 % y2) / y2
-                    if x5 < min3 then min3 = x5 end
-                    local n2 = (t2 - t2 % by2) / by2 + min3
+                    local min2 = (x2 - x2 % y) / y + 1
+                    local x3 = (8796093022208 - 8796093022208 % y2) / y2
+                    if x3 < min2 then min2 = x3 end
+                    local n2 = (t2 - t2 % by2) / by2 + min2
                     room = n2 * w.Interval + w.Offset
                   end
                 end
@@ -7626,24 +7570,24 @@ end
                   do
                     local spanUS2 = 0
                     do
-                      local x4 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                      local x2 = (w.Interval < 60000 and w.Interval or 60000) * 1000
                       local y = w.Rate < w.Size and w.Rate or w.Size
-                      local each2 = (x4 - x4 % y) / y
+                      local each2 = (x2 - x2 % y) / y
                       local y2 = each2 + 1
-                      local min3 = cost
-                      local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-                      if x5 < min3 then min3 = x5 end
-                      spanUS2 = min3 * each2
+                      local min2 = cost
+                      local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+                      if x3 < min2 then min2 = x3 end
+                      spanUS2 = min2 * each2
                     end
                     local span = spanUS2
+                    local max2 = 64
+                    local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x2 > max2 then max2 = x2 end
                     local max3 = 64
-                    local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                    if x4 > max3 then max3 = x4 end
-                    local max4 = 64
-                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                    if x5 > max4 then max4 = x5 end
-                    local x6 = span % 4096 * max4
-                    spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
+                    local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x3 > max3 then max3 = x3 end
+                    local x4 = span % 4096 * max3
+                    spanUS = (span - span % 4096) / 4096 * max2 + (x4 - x4 % 4096) / 4096
                   end
                   if spanUS > v_again then v_again = spanUS end
                 end
@@ -7651,19 +7595,19 @@ end
                   local refund = 0
                   do
                     local units2 = cost - left
-                    local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                    local returns2 = (x4 - x4 % 4096) / 4096
+                    local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                    local returns2 = (x2 - x2 % 4096) / 4096
                     if units2 < 1 or units2 > returns2 then
                       refund = 9007199254740991
                     else
-                      local x5 = s_Held + l_Guess
+                      local x3 = s_Held + l_Guess
                       local y = s_Ended + 1
-                      local x6 = units2 * 1024
-                      local max3 = 128
-                      local x7 = (x6 - x6 % returns2) / returns2
-                      if x7 > max3 then max3 = x7 end
-                      local x8 = (x5 - x5 % y) / y * max3
-                      refund = s_Now + 1 + (x8 - x8 % 1024) / 1024
+                      local x4 = units2 * 1024
+                      local max2 = 128
+                      local x5 = (x4 - x4 % returns2) / returns2
+                      if x5 > max2 then max2 = x5 end
+                      local x6 = (x3 - x3 % y) / y * max2
+                      refund = s_Now + 1 + (x6 - x6 % 1024) / 1024
                     end
                   end
                   local refund2 = refund
@@ -7705,10 +7649,10 @@ end
                         for i2 = 0, s_Flows_n - 1 do
                           local f = s_Flows[i2]
                           if f.Key == 0 - 0 then
-                            local min3 = f.Urgent
-                            local x4 = f.Units + f.Later
-                            if x4 < min3 then min3 = x4 end
-                            u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
+                            local min2 = f.Urgent
+                            local x2 = f.Units + f.Later
+                            if x2 < min2 then min2 = x2 end
+                            u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                           end
                         end
                       end
@@ -7816,11 +7760,11 @@ end
                 if not is9 then
                   local is8 = v_number == 0
                   if is8 then
-                    local max3 = op_Ticket_Cost_0
-                    if op_Ticket_Cost_1 > max3 then max3 = op_Ticket_Cost_1 end
-                    if op_Ticket_Cost_2 > max3 then max3 = op_Ticket_Cost_2 end
-                    if op_Ticket_Cost_3 > max3 then max3 = op_Ticket_Cost_3 end
-                    is8 = max3 > 0
+                    local max2 = op_Ticket_Cost_0
+                    if op_Ticket_Cost_1 > max2 then max2 = op_Ticket_Cost_1 end
+                    if op_Ticket_Cost_2 > max2 then max2 = op_Ticket_Cost_2 end
+                    if op_Ticket_Cost_3 > max2 then max2 = op_Ticket_Cost_3 end
+                    is8 = max2 > 0
                   end
                   is9 = is8
                 end
@@ -7842,10 +7786,10 @@ end
                           for i4 = 0, s_Flows_n - 1 do
                             local f = s_Flows[i4]
                             if f.Key == 0 - unit then
-                              local min3 = f.Urgent
-                              local x4 = f.Units + f.Later
-                              if x4 < min3 then min3 = x4 end
-                              u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
+                              local min2 = f.Urgent
+                              local x2 = f.Units + f.Later
+                              if x2 < min2 then min2 = x2 end
+                              u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                             end
                           end
                         end
@@ -7862,23 +7806,23 @@ end
                             local since = 0
                             do
                               if w2.Size > w2.Rate then
-                                local max3 = at2
-                                local x4 = s_Closed - 1
-                                if x4 > max3 then max3 = x4 end
-                                since = max3
+                                local max2 = at2
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
                               else
                                 since = at2
                               end
                             end
                             local t4 = since - w2.Offset
                             local by4 = w2.Interval
-                            local x4 = cost - left - 1
+                            local x2 = cost - left - 1
                             local y = w2.Rate
                             local y2 = w2.Interval
-                            local min3 = (x4 - x4 % y) / y + 1
-                            local x5 = (8796093022208 - 8796093022208 % y2) / y2
-                            if x5 < min3 then min3 = x5 end
-                            local n2 = (t4 - t4 % by4) / by4 + min3
+                            local min2 = (x2 - x2 % y) / y + 1
+                            local x3 = (8796093022208 - 8796093022208 % y2) / y2
+                            if x3 < min2 then min2 = x3 end
+                            local n2 = (t4 - t4 % by4) / by4 + min2
                             room = n2 * w2.Interval + w2.Offset
                           end
                         end
@@ -7897,23 +7841,23 @@ end
                             local since = 0
                             do
                               if w2.Size > w2.Rate then
-                                local max3 = at2
-                                local x4 = s_Closed - 1
-                                if x4 > max3 then max3 = x4 end
-                                since = max3
+                                local max2 = at2
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
                               else
                                 since = at2
                               end
                             end
                             local t4 = since - w2.Offset
                             local by4 = w2.Interval
-                            local x4 = cost - left - 1
+                            local x2 = cost - left - 1
                             local y = w2.Rate
                             local y2 = w2.Interval
-                            local min3 = (x4 - x4 % y) / y + 1
-                            local x5 = (8796093022208 - 8796093022208 % y2) / y2
-                            if x5 < min3 then min3 = x5 end
-                            local n2 = (t4 - t4 % by4) / by4 + min3
+                            local min2 = (x2 - x2 % y) / y + 1
+                            local x3 = (8796093022208 - 8796093022208 % y2) / y2
+                            if x3 < min2 then min2 = x3 end
+                            local n2 = (t4 - t4 % by4) / by4 + min2
                             room = n2 * w2.Interval + w2.Offset
                           end
                         end
@@ -7922,44 +7866,56 @@ end
                     end
                   end
                   if s_Slot > s_Now and not op_Urgent and s_Lines[l_Shortest].Promised < l_Windows[l_Shortest].Size then
-                    local space2 = 0
+                    local space = 0
                     do
+                      local pace = 0
+                      do
+                        local max2 = (l_Guess - l_Guess % 8) / 8
+                        if 200 > max2 then max2 = 200 end
+                        local guess = l_Guess < max2 and l_Guess or max2
+                        local x2 = (s_Held + guess) * 1000
+                        local y = (s_Ended + 1) * l_Tokens
+                        local max3 = 1
+                        local x3 = (x2 - x2 % y) / y
+                        if x3 > max3 then max3 = x3 end
+                        pace = max3
+                      end
                       local done
                       for i2 = 0, l_Windows_n - 1 do
                         local w2 = l_Windows[i2]
                         local line2 = s_Lines[i2]
-                        local max3 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                        if line2.Promised > max3 then max3 = line2.Promised end
-                        if line2.Left > max3 then max3 = line2.Left end
+                        local max2 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                        if line2.Promised > max2 then max2 = line2.Promised end
+                        if line2.Left > max2 then max2 = line2.Left end
                         local weight2 = 0
                         do
-                          local x4 = line2.Estimated
+                          local x2 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
-                          local cost = (x4 - x4 % y) / y
+                          local cost = (x2 - x2 % y) / y
                           local fraction = 4033
-                          local max4 = 64
-                          local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                          if x5 > max4 then max4 = x5 end
-                          local x6 = cost * max4 + fraction - 0 * 2531 % fraction
-                          weight2 = (x6 - x6 % 4096) / 4096
+                          local max3 = 64
+                          local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x3 > max3 then max3 = x3 end
+                          local x4 = cost * max3 + fraction - 0 * 2531 % fraction
+                          weight2 = (x4 - x4 % 4096) / 4096
                         end
                         local y = 1 > weight2 and 1 or weight2
-                        local max4 = 1
-                        local x4 = (max3 - max3 % y) / y
-                        if x4 > max4 then max4 = x4 end
-                        local x5 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
-                        if v_pace <= (x5 - x5 % max4) / max4 then
-                          space2 = 2 * v_pace
+                        local max3 = 1
+                        local x2 = (max2 - max2 % y) / y
+                        if x2 > max3 then max3 = x2 end
+                        local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
+                        if pace <= (x3 - x3 % max3) / max3 then
+                          space = 2 * pace
                           done = true
                           break
                         end
                       end
                       if not done then
-                        space2 = 0
+                        space = 0
                       end
                     end
-                    local x4 = s_Slot + (space2 - space2 % 1000) / 1000
-                    if x4 > v_slot then v_slot = x4 end
+                    local x2 = s_Slot + (space - space % 1000) / 1000
+                    if x2 > v_slot then v_slot = x2 end
                   end
                   local at2 = 9007199254740991
                   if v_slot > v_at or s_AgainUS > s_Now * 1000 then
@@ -7970,9 +7926,9 @@ end
                       for i2 = 0, l_Windows_n - 1 do
                         local w2 = l_Windows[i2]
                         local line2 = s_Lines[i2]
-                        local x4 = line2.Estimated
+                        local x2 = line2.Estimated
                         local y = 1 > s_Ended and 1 or s_Ended
-                        local each2 = (x4 - x4 % y) / y
+                        local each2 = (x2 - x2 % y) / y
                         if each2 == 0 then
                           each2 = line2.Largest
                         end
@@ -7989,10 +7945,10 @@ end
                               local since = 0
                               do
                                 if w2.Size > w2.Rate then
-                                  local max3 = s_Now
-                                  local x5 = s_Closed - 1
-                                  if x5 > max3 then max3 = x5 end
-                                  since = max3
+                                  local max2 = s_Now
+                                  local x3 = s_Closed - 1
+                                  if x3 > max2 then max2 = x3 end
+                                  since = max2
                                 else
                                   since = s_Now
                                 end
@@ -8007,8 +7963,8 @@ end
                                 do
                                   local rate = w2.Rate
                                   local size = w2.Size
-                                  local x5 = size - left
-                                  if n2 > (x5 - x5 % rate) / rate then
+                                  local x3 = size - left
+                                  if n2 > (x3 - x3 % rate) / rate then
                                     filled = size
                                   else
                                     filled = left + n2 * rate
@@ -8018,9 +7974,9 @@ end
                               end
                             end
                           end
-                          local x5 = 0 > gain and 0 or gain
-                          local x6 = (x5 - x5 % each2) / each2
-                          if x6 < due then due = x6 end
+                          local x3 = 0 > gain and 0 or gain
+                          local x4 = (x3 - x3 % each2) / each2
+                          if x4 < due then due = x4 end
                         end
                       end
                       if due == 1099511627776 or op_Urgent then
@@ -8035,12 +7991,12 @@ end
                           local promised = 0
                           promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
                           local promised2 = promised
-                          local x4 = line2.Estimated
+                          local x2 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
-                          local max3 = 1
-                          local x5 = (x4 - x4 % y) / y
-                          if x5 > max3 then max3 = x5 end
-                          local usual = max3
+                          local max2 = 1
+                          local x3 = (x2 - x2 % y) / y
+                          if x3 > max2 then max2 = x3 end
+                          local usual = max2
                           local t4 = s_Slot - w2.Offset
                           local by4 = w2.Interval
                           local t5 = s_Now - w2.Offset
@@ -8049,27 +8005,27 @@ end
                           local is4 = cost > 0
                           if is4 then
                             local y2 = w2.Rate
-                            local min3 = n2
-                            local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
-                            if x6 < min3 then min3 = x6 end
+                            local min2 = n2
+                            local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+                            if x4 < min2 then min2 = x4 end
                             local waits = 0
                             do
-                              local x7 = line2.Estimated
+                              local x5 = line2.Estimated
                               local y3 = 1 > s_Ended and 1 or s_Ended
-                              local max4 = 1
-                              if line2.Largest > max4 then max4 = line2.Largest end
-                              local x8 = (x7 - x7 % y3) / y3
-                              if x8 > max4 then max4 = x8 end
-                              local each2 = max4
-                              local max5 = 0
-                              local x9 = s_Next - (s_Head - s_Head % 16) / 16
-                              if x9 > max5 then max5 = x9 end
-                              local min4 = max5
-                              local x10 = (1099511627776 - 1099511627776 % each2) / each2
-                              if x10 < min4 then min4 = x10 end
-                              waits = min4 * each2
+                              local max3 = 1
+                              if line2.Largest > max3 then max3 = line2.Largest end
+                              local x6 = (x5 - x5 % y3) / y3
+                              if x6 > max3 then max3 = x6 end
+                              local each2 = max3
+                              local max4 = 0
+                              local x7 = s_Next - (s_Head - s_Head % 16) / 16
+                              if x7 > max4 then max4 = x7 end
+                              local min3 = max4
+                              local x8 = (1099511627776 - 1099511627776 % each2) / each2
+                              if x8 < min3 then min3 = x8 end
+                              waits = min3 * each2
                             end
-                            is4 = line2.Left - cost + min3 * w2.Rate < waits
+                            is4 = line2.Left - cost + min2 * w2.Rate < waits
                           end
                           if is4 then
                             apart2 = 9007199254740991
@@ -8078,13 +8034,13 @@ end
                           end
                           local room = 0
                           do
-                            local min4 = due
-                            local x7 = (1125899906842624 - 1125899906842624 % usual) / usual
-                            if x7 < min4 then min4 = x7 end
-                            local min5 = promised2
-                            local x8 = min4 * usual
-                            if x8 < min5 then min5 = x8 end
-                            local left = line2.Left - min5
+                            local min3 = due
+                            local x5 = (1125899906842624 - 1125899906842624 % usual) / usual
+                            if x5 < min3 then min3 = x5 end
+                            local min4 = promised2
+                            local x6 = min3 * usual
+                            if x6 < min4 then min4 = x6 end
+                            local left = line2.Left - min4
                             local at4 = s_Now
                             if left >= cost or cost == 0 then
                               room = at4
@@ -8095,23 +8051,23 @@ end
                               local since = 0
                               do
                                 if w2.Size > w2.Rate then
-                                  local max4 = at4
-                                  local x9 = s_Closed - 1
-                                  if x9 > max4 then max4 = x9 end
-                                  since = max4
+                                  local max3 = at4
+                                  local x7 = s_Closed - 1
+                                  if x7 > max3 then max3 = x7 end
+                                  since = max3
                                 else
                                   since = at4
                                 end
                               end
                               local t6 = since - w2.Offset
                               local by6 = w2.Interval
-                              local x9 = cost - left - 1
+                              local x7 = cost - left - 1
                               local y3 = w2.Rate
                               local y4 = w2.Interval
-                              local min6 = (x9 - x9 % y3) / y3 + 1
-                              local x10 = (8796093022208 - 8796093022208 % y4) / y4
-                              if x10 < min6 then min6 = x10 end
-                              local n3 = (t6 - t6 % by6) / by6 + min6
+                              local min5 = (x7 - x7 % y3) / y3 + 1
+                              local x8 = (8796093022208 - 8796093022208 % y4) / y4
+                              if x8 < min5 then min5 = x8 end
+                              local n3 = (t6 - t6 % by6) / by6 + min5
                               room = n3 * w2.Interval + w2.Offset
                             end
                           end
@@ -8131,9 +8087,9 @@ end
                       if not is4 then
                         local spare = false
                         do
-                          local min3 = s_AgainUS - s_Now * 1000
-                          if 1125899906842624 < min3 then min3 = 1125899906842624 end
-                          local turns = 0 > min3 and 0 or min3
+                          local min2 = s_AgainUS - s_Now * 1000
+                          if 1125899906842624 < min2 then min2 = 1125899906842624 end
+                          local turns = 0 > min2 and 0 or min2
                           local done
                           for i2 = 0, l_Windows_n - 1 do
                             local w2 = l_Windows[i2]
@@ -8143,30 +8099,90 @@ end
                             local weight2 = 0
                             do
                               local fraction = 4033
-                              local max3 = 64
-                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x4 > max3 then max3 = x4 end
-                              local x5 = cost * max3 + fraction - 0 * 2531 % fraction
-                              weight2 = (x5 - x5 % 4096) / 4096
+                              local max2 = 64
+                              local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x2 > max2 then max2 = x2 end
+                              local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                              weight2 = (x3 - x3 % 4096) / 4096
                             end
                             local each2 = weight2
-                            local y = 1 > v_again and 1 or v_again
-                            local min4 = (turns - turns % y) / y
-                            local x4 = s_Next - (s_Head - s_Head % 16) / 16
-                            if x4 < min4 then min4 = x4 end
+                            local denials = 0
+                            do
+                              local pace = 0
+                              do
+                                local max2 = (l_Guess - l_Guess % 8) / 8
+                                if 200 > max2 then max2 = 200 end
+                                local guess = l_Guess < max2 and l_Guess or max2
+                                local x2 = (s_Held + guess) * 1000
+                                local y = (s_Ended + 1) * l_Tokens
+                                local max3 = 1
+                                local x3 = (x2 - x2 % y) / y
+                                if x3 > max3 then max3 = x3 end
+                                pace = max3
+                              end
+                              local pace2 = pace
+                              local space = 0
+                              do
+                                local done2
+                                for i4 = 0, l_Windows_n - 1 do
+                                  local w3 = l_Windows[i4]
+                                  local line3 = s_Lines[i4]
+                                  local max2 = w3.Rate < w3.Size and w3.Rate or w3.Size
+                                  if line3.Promised > max2 then max2 = line3.Promised end
+                                  if line3.Left > max2 then max2 = line3.Left end
+                                  local weight3 = 0
+                                  do
+                                    local x2 = line3.Estimated
+                                    local y = 1 > s_Ended and 1 or s_Ended
+                                    local cost2 = (x2 - x2 % y) / y
+                                    local fraction = 4033
+                                    local max3 = 64
+                                    local x3 = 4096 - (0 > line3.Saved and 0 or line3.Saved)
+                                    if x3 > max3 then max3 = x3 end
+                                    local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                    weight3 = (x4 - x4 % 4096) / 4096
+                                  end
+                                  local y = 1 > weight3 and 1 or weight3
+                                  local max3 = 1
+                                  local x2 = (max2 - max2 % y) / y
+                                  if x2 > max3 then max3 = x2 end
+                                  local x3 = (w3.Interval < 10000 and w3.Interval or 10000) * 500
+                                  if pace2 <= (x3 - x3 % max3) / max3 then
+                                    space = 2 * pace2
+                                    done2 = true
+                                    break
+                                  end
+                                end
+                                if not done2 then
+                                  space = 0
+                                end
+                              end
+                              local min3 = l_Tokens > 5 and l_Tokens or 5
+                              if 10 < min3 then min3 = 10 end
+                              local x2 = pace2 * min3
+                              local max2 = v_again
+                              if space > max2 then max2 = space end
+                              local x3 = (x2 - x2 % 20) / 20
+                              if x3 > max2 then max2 = x3 end
+                              denials = max2
+                            end
+                            local y = 1 > denials and 1 or denials
+                            local min3 = (turns - turns % y) / y
+                            local x2 = s_Next - (s_Head - s_Head % 16) / 16
+                            if x2 < min3 then min3 = x2 end
                             local spanUS = 0
                             do
-                              local x5 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                              local x3 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
                               local y2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                              local each3 = (x5 - x5 % y2) / y2
+                              local each3 = (x3 - x3 % y2) / y2
                               local y3 = each3 + 1
-                              local min5 = each2
-                              local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                              if x6 < min5 then min5 = x6 end
-                              spanUS = min5 * each3
+                              local min4 = each2
+                              local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                              if x4 < min4 then min4 = x4 end
+                              spanUS = min4 * each3
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
-                            local short = min4 - (turns - turns % y2) / y2
+                            local short = min3 - (turns - turns % y2) / y2
                             local is5 = cost == 0
                             if not is5 then
                               local t4 = s_Slot - w2.Offset
@@ -8178,11 +8194,11 @@ end
                                 local weight3 = 0
                                 do
                                   local fraction = 4033
-                                  local max3 = 64
-                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x5 > max3 then max3 = x5 end
-                                  local x6 = cost * max3 + fraction - 0 * 2531 % fraction
-                                  weight3 = (x6 - x6 % 4096) / 4096
+                                  local max2 = 64
+                                  local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x3 > max2 then max2 = x3 end
+                                  local x4 = cost * max2 + fraction - 0 * 2531 % fraction
+                                  weight3 = (x4 - x4 % 4096) / 4096
                                 end
                                 is4 = line2.Promised >= weight3
                               end
@@ -8192,10 +8208,10 @@ end
                             if is7 then
                               local is6 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
                               if not is6 then
-                                local min5 = short
-                                local x5 = (1125899906842624 - 1125899906842624 % each2) / each2
-                                if x5 < min5 then min5 = x5 end
-                                is6 = line2.Left - cost < min5 * each2
+                                local min4 = short
+                                local x3 = (1125899906842624 - 1125899906842624 % each2) / each2
+                                if x3 < min4 then min4 = x3 end
+                                is6 = line2.Left - cost < min4 * each2
                               end
                               is7 = is6
                             end
@@ -8215,8 +8231,8 @@ end
                     end
                     v_spare = is5
                     if not v_spare then
-                      local x4 = v_slot - s_Now
-                      v_spare = at2 - s_Now < (x4 - x4 % 2) / 2
+                      local x2 = v_slot - s_Now
+                      v_spare = at2 - s_Now < (x2 - x2 % 2) / 2
                       v_fresh = not v_spare
                       v_at, v_bound, v_refund = at2 < v_slot and at2 or v_slot, 3, 0
                     end
@@ -8227,6 +8243,18 @@ end
                 if is4 then
                   local early = false
                   do
+                    local pace = 0
+                    do
+                      local max2 = (l_Guess - l_Guess % 8) / 8
+                      if 200 > max2 then max2 = 200 end
+                      local guess = l_Guess < max2 and l_Guess or max2
+                      local x2 = (s_Held + guess) * 1000
+                      local y = (s_Ended + 1) * l_Tokens
+                      local max3 = 1
+                      local x3 = (x2 - x2 % y) / y
+                      if x3 > max3 then max3 = x3 end
+                      pace = max3
+                    end
                     local later2 = false
                     local beside = true
                     for i2 = 0, l_Windows_n - 1 do
@@ -8243,16 +8271,16 @@ end
                         if is4 then
                           local spanUS = 0
                           do
-                            local x4 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                            local x2 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
                             local y = w2.Rate < w2.Size and w2.Rate or w2.Size
-                            local each2 = (x4 - x4 % y) / y
+                            local each2 = (x2 - x2 % y) / y
                             local y2 = each2 + 1
-                            local min3 = cost
-                            local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-                            if x5 < min3 then min3 = x5 end
-                            spanUS = min3 * each2
+                            local min2 = cost
+                            local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+                            if x3 < min2 then min2 = x3 end
+                            spanUS = min2 * each2
                           end
-                          is4 = v_pace < spanUS
+                          is4 = pace < spanUS
                         end
                         is5 = is4
                       end
@@ -8271,11 +8299,11 @@ end
                             local weight2 = 0
                             do
                               local fraction = 4033
-                              local max3 = 64
-                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x4 > max3 then max3 = x4 end
-                              local x5 = cost * max3 + fraction - 0 * 2531 % fraction
-                              weight2 = (x5 - x5 % 4096) / 4096
+                              local max2 = 64
+                              local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x2 > max2 then max2 = x2 end
+                              local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                              weight2 = (x3 - x3 % 4096) / 4096
                             end
                             is6 = line2.Promised >= weight2
                           end
@@ -8302,19 +8330,19 @@ end
                     for i2 = 0, s_Flows_n - 1 do
                       local f = s_Flows[i2]
                       if f.Key == 0 - 0 then
-                        local min3 = f.Urgent
-                        local x4 = f.Units + f.Later
-                        if x4 < min3 then min3 = x4 end
-                        u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
+                        local min2 = f.Urgent
+                        local x2 = f.Units + f.Later
+                        if x2 < min2 then min2 = x2 end
+                        u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                       end
                     end
                   end
-                  local x4 = s_Held + l_Guess
+                  local x2 = s_Held + l_Guess
                   local y = s_Ended + 1
-                  local max3 = 1
-                  local x5 = (x4 - x4 % y) / y
-                  if x5 > max3 then max3 = x5 end
-                  local mean = max3
+                  local max2 = 1
+                  local x3 = (x2 - x2 % y) / y
+                  if x3 > max2 then max2 = x3 end
+                  local mean = max2
                   if op_Urgent or u_until < s_Now or u_until - s_Now > mean or (s_Now - s_Now % mean) / mean % 4 == 0 then
                     yields = 0
                   else
@@ -8324,31 +8352,31 @@ end
                 if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > now2 * 1000 then
                   v_bound = 2
                   if out2 >= l_Tokens then
-                    local x4 = s_Held + l_Guess
+                    local x2 = s_Held + l_Guess
                     local y = s_Ended + 1
-                    local x5 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
-                    local min3 = (x5 - x5 % 4) / 4
-                    local x6 = (l_Lease - l_Lease % 8) / 8
-                    if x6 < min3 then min3 = x6 end
-                    v_overdue = 0 > min3 and 0 or min3
+                    local x3 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x2 - x2 % y) / y
+                    local min2 = (x3 - x3 % 4) / 4
+                    local x4 = (l_Lease - l_Lease % 8) / 8
+                    if x4 < min2 then min2 = x4 end
+                    v_overdue = 0 > min2 and 0 or min2
                     if s_Ended == 0 then
-                      local max3 = 0
-                      local x7 = now2 - (s_LastID - s_LastID % 1024) / 1024
-                      if x7 > max3 then max3 = x7 end
-                      v_round = max3 < 68719476736 and max3 or 68719476736
+                      local max2 = 0
+                      local x5 = now2 - (s_LastID - s_LastID % 1024) / 1024
+                      if x5 > max2 then max2 = x5 end
+                      v_round = max2 < 68719476736 and max2 or 68719476736
                     end
                   end
                   v_fresh = v_fresh and not v_spare
                 end
               end
               if v_refund > 0 then
-                local x4 = s_Held + l_Guess
+                local x2 = s_Held + l_Guess
                 local y = s_Ended + 1
-                local x5 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x4 - x4 % y) / y
-                local min3 = (x5 - x5 % 4) / 4
-                local x6 = (l_Lease - l_Lease % 8) / 8
-                if x6 < min3 then min3 = x6 end
-                v_overdue = 0 > min3 and 0 or min3
+                local x3 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x2 - x2 % y) / y
+                local min2 = (x3 - x3 % 4) / 4
+                local x4 = (l_Lease - l_Lease % 8) / 8
+                if x4 < min2 then min2 = x4 end
+                v_overdue = 0 > min2 and 0 or min2
               end
               v_turn = not v_fresh and op_Ticket_Slot <= now2 or v_fresh and v_refund > 0
               if s_Closed > now2 then
@@ -8672,6 +8700,80 @@ end
                   local x2 = s_Now + 1
                   if x2 > max2 then max2 = x2 end
                   local slot = max2
+                  local pace = 0
+                  do
+                    local max3 = (l_Guess - l_Guess % 8) / 8
+                    if 200 > max3 then max3 = 200 end
+                    local guess = l_Guess < max3 and l_Guess or max3
+                    local x3 = (s_Held + guess) * 1000
+                    local y = (s_Ended + 1) * l_Tokens
+                    local max4 = 1
+                    local x4 = (x3 - x3 % y) / y
+                    if x4 > max4 then max4 = x4 end
+                    pace = max4
+                  end
+                  local pace2 = pace
+                  local denials = 0
+                  do
+                    local pace3 = 0
+                    do
+                      local max3 = (l_Guess - l_Guess % 8) / 8
+                      if 200 > max3 then max3 = 200 end
+                      local guess = l_Guess < max3 and l_Guess or max3
+                      local x3 = (s_Held + guess) * 1000
+                      local y = (s_Ended + 1) * l_Tokens
+                      local max4 = 1
+                      local x4 = (x3 - x3 % y) / y
+                      if x4 > max4 then max4 = x4 end
+                      pace3 = max4
+                    end
+                    local pace4 = pace3
+                    local space = 0
+                    do
+                      local done
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w = l_Windows[i2]
+                        local line2 = s_Lines[i2]
+                        local max3 = w.Rate < w.Size and w.Rate or w.Size
+                        if line2.Promised > max3 then max3 = line2.Promised end
+                        if line2.Left > max3 then max3 = line2.Left end
+                        local weight2 = 0
+                        do
+                          local x3 = line2.Estimated
+                          local y = 1 > s_Ended and 1 or s_Ended
+                          local cost = (x3 - x3 % y) / y
+                          local fraction = 4033
+                          local max4 = 64
+                          local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x4 > max4 then max4 = x4 end
+                          local x5 = cost * max4 + fraction - 0 * 2531 % fraction
+                          weight2 = (x5 - x5 % 4096) / 4096
+                        end
+                        local y = 1 > weight2 and 1 or weight2
+                        local max4 = 1
+                        local x3 = (max3 - max3 % y) / y
+                        if x3 > max4 then max4 = x3 end
+                        local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                        if pace4 <= (x4 - x4 % max4) / max4 then
+                          space = 2 * pace4
+                          done = true
+                          break
+                        end
+                      end
+                      if not done then
+                        space = 0
+                      end
+                    end
+                    local min2 = l_Tokens > 5 and l_Tokens or 5
+                    if 10 < min2 then min2 = 10 end
+                    local x3 = pace4 * min2
+                    local max3 = v_again
+                    if space > max3 then max3 = space end
+                    local x4 = (x3 - x3 % 20) / 20
+                    if x4 > max3 then max3 = x4 end
+                    denials = max3
+                  end
+                  v_again = denials
                   if v_bound == 2 and op_Urgent then
                     v_turn = false
                     local u_booked, u_tickets, u_until = 0, 0, 0
@@ -8725,9 +8827,9 @@ end
                       local x4 = n2 - 2 * root
                       if x4 > max4 then max4 = x4 end
                       local min2 = max4
-                      local x5 = (1125899906842624 - 1125899906842624 % v_pace) / v_pace
+                      local x5 = (1125899906842624 - 1125899906842624 % pace2) / pace2
                       if x5 < min2 then min2 = x5 end
-                      local x6 = min2 * v_pace
+                      local x6 = min2 * pace2
                       local x7 = s_Now + (x6 - x6 % 1000) / 1000
                       if x7 > slot then slot = x7 end
                       local max5 = 0
