@@ -231,8 +231,11 @@ func (l *Limits) Until(s *State) int64 {
 			lines--
 		}
 	}
-	pace := l.pace(s)
-	waiting := min(max(0, s.Next-s.Head/16), bound/pace) * pace / 1000 // tickets that wait for tokens
+	waiting := int64(0)
+	if n := s.Next - s.Head/16; n > 0 { // tickets that wait for tokens
+		pace := l.pace(s)
+		waiting = min(n, bound/pace) * pace / 1000
+	}
 	until := max(from+waiting, s.Slot, s.Closed, s.AgainUS/1000, l.Start) + l.Fill + l.grace()
 	for i := range s.Lines {
 		owed := -min(s.Lines[i].Left, s.Lines[i].Promised)

@@ -2278,53 +2278,56 @@ function Shared_advance(x, now)
               lines2 = lines2 - 1
             end
           end
-          local pace = 0
+          local waiting = 0
           do
-            local x2 = x.Limits_Guess
-            local max2 = (x2 - x2 % 8) / 8
-            if 200 > max2 then max2 = 200 end
-            local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-            local x3 = (x.State_Held + guess) * 1000
-            local y = (x.State_Ended + 1) * x.Limits_Tokens
-            local max3 = 1
-            local x4 = (x3 - x3 % y) / y
-            if x4 > max3 then max3 = x4 end
-            pace = max3
+            local x2 = x.State_Head
+            local n2 = x.State_Next - (x2 - x2 % 16) / 16
+            if n2 > 0 then
+              local pace = 0
+              do
+                local x3 = x.Limits_Guess
+                local max2 = (x3 - x3 % 8) / 8
+                if 200 > max2 then max2 = 200 end
+                local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+                local x4 = (x.State_Held + guess) * 1000
+                local y = (x.State_Ended + 1) * x.Limits_Tokens
+                local max3 = 1
+                local x5 = (x4 - x4 % y) / y
+                if x5 > max3 then max3 = x5 end
+                pace = max3
+              end
+              local pace2 = pace
+              local min2 = n2
+              local x3 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+              if x3 < min2 then min2 = x3 end
+              local x4 = min2 * pace2
+              waiting = (x4 - x4 % 1000) / 1000
+            end
           end
-          local pace2 = pace
-          local x2 = x.State_Head
-          local max2 = 0
-          local x3 = x.State_Next - (x2 - x2 % 16) / 16
+          local x2 = x.State_AgainUS
+          local max2 = from2 + waiting
+          if x.State_Slot > max2 then max2 = x.State_Slot end
+          if x.State_Closed > max2 then max2 = x.State_Closed end
+          local x3 = (x2 - x2 % 1000) / 1000
           if x3 > max2 then max2 = x3 end
-          local min2 = max2
-          local x4 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-          if x4 < min2 then min2 = x4 end
-          local x5 = min2 * pace2
-          local waiting = (x5 - x5 % 1000) / 1000
-          local x6 = x.State_AgainUS
-          local max3 = from2 + waiting
-          if x.State_Slot > max3 then max3 = x.State_Slot end
-          if x.State_Closed > max3 then max3 = x.State_Closed end
-          local x7 = (x6 - x6 % 1000) / 1000
-          if x7 > max3 then max3 = x7 end
-          if x.Limits_Start > max3 then max3 = x.Limits_Start end
-          local until2 = max3 + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
+          if x.Limits_Start > max2 then max2 = x.Limits_Start end
+          local until2 = max2 + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
           for i2 = 0, x.State_Lines_n - 1 do
             local owed = -(x.State_Lines[i2].Left < x.State_Lines[i2].Promised and x.State_Lines[i2].Left or x.State_Lines[i2].Promised)
             if owed > 0 and i2 < x.Limits_Windows_n then
               local w = x.Limits_Windows[i2]
               local y = w.Rate
               local y2 = w.Interval
-              local min3 = (owed - owed % y) / y + 1
-              local x8 = (8796093022208 - 8796093022208 % y2) / y2
-              if x8 < min3 then min3 = x8 end
-              local x9 = from2 + min3 * w.Interval + x.Limits_Fill
-              if x9 > until2 then until2 = x9 end
+              local min2 = (owed - owed % y) / y + 1
+              local x4 = (8796093022208 - 8796093022208 % y2) / y2
+              if x4 < min2 then min2 = x4 end
+              local x5 = from2 + min2 * w.Interval + x.Limits_Fill
+              if x5 > until2 then until2 = x5 end
             end
           end
           for i2 = 0, x.State_Flows_n - 1 do
-            local x8 = x.State_Flows[i2].Until + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
-            if x8 > until2 then until2 = x8 end
+            local x4 = x.State_Flows[i2].Until + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
+            if x4 > until2 then until2 = x4 end
           end
           if lines2 > x.Limits_Windows_n then
             until2 = until2 + 2678400000
@@ -5887,50 +5890,53 @@ else
       lines2 = lines2 - 1
     end
   end
-  local pace = 0
+  local waiting = 0
   do
-    local max2 = (l_Guess - l_Guess % 8) / 8
-    if 200 > max2 then max2 = 200 end
-    local guess = l_Guess < max2 and l_Guess or max2
-    local x2 = (s_Held + guess) * 1000
-    local y = (s_Ended + 1) * l_Tokens
-    local max3 = 1
-    local x3 = (x2 - x2 % y) / y
-    if x3 > max3 then max3 = x3 end
-    pace = max3
+    local n2 = s_Next - (s_Head - s_Head % 16) / 16
+    if n2 > 0 then
+      local pace = 0
+      do
+        local max2 = (l_Guess - l_Guess % 8) / 8
+        if 200 > max2 then max2 = 200 end
+        local guess = l_Guess < max2 and l_Guess or max2
+        local x2 = (s_Held + guess) * 1000
+        local y = (s_Ended + 1) * l_Tokens
+        local max3 = 1
+        local x3 = (x2 - x2 % y) / y
+        if x3 > max3 then max3 = x3 end
+        pace = max3
+      end
+      local pace2 = pace
+      local min2 = n2
+      local x2 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+      if x2 < min2 then min2 = x2 end
+      local x3 = min2 * pace2
+      waiting = (x3 - x3 % 1000) / 1000
+    end
   end
-  local pace2 = pace
-  local max2 = 0
-  local x2 = s_Next - (s_Head - s_Head % 16) / 16
+  local max2 = from2 + waiting
+  if s_Slot > max2 then max2 = s_Slot end
+  if s_Closed > max2 then max2 = s_Closed end
+  local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
   if x2 > max2 then max2 = x2 end
-  local min2 = max2
-  local x3 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-  if x3 < min2 then min2 = x3 end
-  local x4 = min2 * pace2
-  local waiting = (x4 - x4 % 1000) / 1000
-  local max3 = from2 + waiting
-  if s_Slot > max3 then max3 = s_Slot end
-  if s_Closed > max3 then max3 = s_Closed end
-  local x5 = (s_AgainUS - s_AgainUS % 1000) / 1000
-  if x5 > max3 then max3 = x5 end
-  if l_Start > max3 then max3 = l_Start end
-  local until2 = max3 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+  if l_Start > max2 then max2 = l_Start end
+  local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w = l_Windows[i2]
       local y = w.Rate
       local y2 = w.Interval
-      local min3 = (owed - owed % y) / y + 1
-      local x6 = (8796093022208 - 8796093022208 % y2) / y2
-      if x6 < min3 then min3 = x6 end
-      local x7 = from2 + min3 * w.Interval + l_Fill
-      if x7 > until2 then until2 = x7 end
+      local min2 = (owed - owed % y) / y + 1
+      local x3 = (8796093022208 - 8796093022208 % y2) / y2
+      if x3 < min2 then min2 = x3 end
+      local x4 = from2 + min2 * w.Interval + l_Fill
+      if x4 > until2 then until2 = x4 end
     end
   end
   for i2 = 0, s_Flows_n - 1 do
-    local x6 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-    if x6 > until2 then until2 = x6 end
+    local x3 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+    if x3 > until2 then until2 = x3 end
   end
   if lines2 > l_Windows_n then
     until2 = until2 + 2678400000
@@ -6766,50 +6772,53 @@ end
                   lines2 = lines2 - 1
                 end
               end
-              local pace = 0
+              local waiting = 0
               do
-                local max2 = (l_Guess - l_Guess % 8) / 8
-                if 200 > max2 then max2 = 200 end
-                local guess = l_Guess < max2 and l_Guess or max2
-                local x2 = (s_Held + guess) * 1000
-                local y = (s_Ended + 1) * l_Tokens
-                local max3 = 1
-                local x3 = (x2 - x2 % y) / y
-                if x3 > max3 then max3 = x3 end
-                pace = max3
+                local n2 = s_Next - (s_Head - s_Head % 16) / 16
+                if n2 > 0 then
+                  local pace = 0
+                  do
+                    local max2 = (l_Guess - l_Guess % 8) / 8
+                    if 200 > max2 then max2 = 200 end
+                    local guess = l_Guess < max2 and l_Guess or max2
+                    local x2 = (s_Held + guess) * 1000
+                    local y = (s_Ended + 1) * l_Tokens
+                    local max3 = 1
+                    local x3 = (x2 - x2 % y) / y
+                    if x3 > max3 then max3 = x3 end
+                    pace = max3
+                  end
+                  local pace2 = pace
+                  local min2 = n2
+                  local x2 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                  if x2 < min2 then min2 = x2 end
+                  local x3 = min2 * pace2
+                  waiting = (x3 - x3 % 1000) / 1000
+                end
               end
-              local pace2 = pace
-              local max2 = 0
-              local x2 = s_Next - (s_Head - s_Head % 16) / 16
+              local max2 = from2 + waiting
+              if s_Slot > max2 then max2 = s_Slot end
+              if s_Closed > max2 then max2 = s_Closed end
+              local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
               if x2 > max2 then max2 = x2 end
-              local min2 = max2
-              local x3 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-              if x3 < min2 then min2 = x3 end
-              local x4 = min2 * pace2
-              local waiting = (x4 - x4 % 1000) / 1000
-              local max3 = from2 + waiting
-              if s_Slot > max3 then max3 = s_Slot end
-              if s_Closed > max3 then max3 = s_Closed end
-              local x5 = (s_AgainUS - s_AgainUS % 1000) / 1000
-              if x5 > max3 then max3 = x5 end
-              if l_Start > max3 then max3 = l_Start end
-              local until2 = max3 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+              if l_Start > max2 then max2 = l_Start end
+              local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
               for i2 = 0, s_Lines_n - 1 do
                 local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                 if owed > 0 and i2 < l_Windows_n then
                   local w = l_Windows[i2]
                   local y = w.Rate
                   local y2 = w.Interval
-                  local min3 = (owed - owed % y) / y + 1
-                  local x6 = (8796093022208 - 8796093022208 % y2) / y2
-                  if x6 < min3 then min3 = x6 end
-                  local x7 = from2 + min3 * w.Interval + l_Fill
-                  if x7 > until2 then until2 = x7 end
+                  local min2 = (owed - owed % y) / y + 1
+                  local x3 = (8796093022208 - 8796093022208 % y2) / y2
+                  if x3 < min2 then min2 = x3 end
+                  local x4 = from2 + min2 * w.Interval + l_Fill
+                  if x4 > until2 then until2 = x4 end
                 end
               end
               for i2 = 0, s_Flows_n - 1 do
-                local x6 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-                if x6 > until2 then until2 = x6 end
+                local x3 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                if x3 > until2 then until2 = x3 end
               end
               if lines2 > l_Windows_n then
                 until2 = until2 + 2678400000
@@ -11220,50 +11229,53 @@ else
       lines2 = lines2 - 1
     end
   end
-  local pace = 0
+  local waiting = 0
   do
-    local max2 = (l_Guess - l_Guess % 8) / 8
-    if 200 > max2 then max2 = 200 end
-    local guess = l_Guess < max2 and l_Guess or max2
-    local x2 = (s_Held + guess) * 1000
-    local y = (s_Ended + 1) * l_Tokens
-    local max3 = 1
-    local x3 = (x2 - x2 % y) / y
-    if x3 > max3 then max3 = x3 end
-    pace = max3
+    local n2 = s_Next - (s_Head - s_Head % 16) / 16
+    if n2 > 0 then
+      local pace = 0
+      do
+        local max2 = (l_Guess - l_Guess % 8) / 8
+        if 200 > max2 then max2 = 200 end
+        local guess = l_Guess < max2 and l_Guess or max2
+        local x2 = (s_Held + guess) * 1000
+        local y = (s_Ended + 1) * l_Tokens
+        local max3 = 1
+        local x3 = (x2 - x2 % y) / y
+        if x3 > max3 then max3 = x3 end
+        pace = max3
+      end
+      local pace2 = pace
+      local min2 = n2
+      local x2 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+      if x2 < min2 then min2 = x2 end
+      local x3 = min2 * pace2
+      waiting = (x3 - x3 % 1000) / 1000
+    end
   end
-  local pace2 = pace
-  local max2 = 0
-  local x2 = s_Next - (s_Head - s_Head % 16) / 16
+  local max2 = from2 + waiting
+  if s_Slot > max2 then max2 = s_Slot end
+  if s_Closed > max2 then max2 = s_Closed end
+  local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
   if x2 > max2 then max2 = x2 end
-  local min2 = max2
-  local x3 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-  if x3 < min2 then min2 = x3 end
-  local x4 = min2 * pace2
-  local waiting = (x4 - x4 % 1000) / 1000
-  local max3 = from2 + waiting
-  if s_Slot > max3 then max3 = s_Slot end
-  if s_Closed > max3 then max3 = s_Closed end
-  local x5 = (s_AgainUS - s_AgainUS % 1000) / 1000
-  if x5 > max3 then max3 = x5 end
-  if l_Start > max3 then max3 = l_Start end
-  local until2 = max3 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+  if l_Start > max2 then max2 = l_Start end
+  local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w = l_Windows[i2]
       local y = w.Rate
       local y2 = w.Interval
-      local min3 = (owed - owed % y) / y + 1
-      local x6 = (8796093022208 - 8796093022208 % y2) / y2
-      if x6 < min3 then min3 = x6 end
-      local x7 = from2 + min3 * w.Interval + l_Fill
-      if x7 > until2 then until2 = x7 end
+      local min2 = (owed - owed % y) / y + 1
+      local x3 = (8796093022208 - 8796093022208 % y2) / y2
+      if x3 < min2 then min2 = x3 end
+      local x4 = from2 + min2 * w.Interval + l_Fill
+      if x4 > until2 then until2 = x4 end
     end
   end
   for i2 = 0, s_Flows_n - 1 do
-    local x6 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-    if x6 > until2 then until2 = x6 end
+    local x3 = s_Flows[i2].Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+    if x3 > until2 then until2 = x3 end
   end
   if lines2 > l_Windows_n then
     until2 = until2 + 2678400000
