@@ -14,7 +14,7 @@ import (
 func TestLeases(t *testing.T) {
 	for seed := range uint64(24) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		most := []int{2, 30, 40, 500}[rnd.IntN(4)] // some runs go beyond few, and back
+		most := []int{2, 100, 150, 500}[rnd.IntN(4)] // some runs go beyond few, and back
 		leases, model := &storage.Leases{}, map[int64]int64{}
 		given, now := []decision.Lease{{}}, int64(1000)
 		for step := range 1000 {
