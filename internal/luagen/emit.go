@@ -139,7 +139,7 @@ func zeros(t types.Type) (codes []string) {
 	case *types.Array:
 		return slices.Repeat(zeros(u.Elem()), int(u.Len()))
 	case *types.Slice:
-		return []string{"{}", "0"}
+		return []string{"nil", "0"} // the first append makes the table
 	case *types.Basic:
 		if u.Kind() == types.Bool {
 			return []string{"false"}

@@ -199,7 +199,7 @@ func scalars(names []string) (some []string) {
 // zeros are the values of names in a zero struct.
 func (p *pkg) zeros(typ string) string {
 	all := zeros(p.typ(typ))
-	return strings.Join(slices.DeleteFunc(all, func(z string) bool { return z == "{}" }), ", ")
+	return strings.Join(slices.DeleteFunc(all, func(z string) bool { return z == "nil" }), ", ")
 }
 
 // count is the number of names.

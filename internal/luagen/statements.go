@@ -360,6 +360,7 @@ func (e *emitter) builtin(f *ast.Ident, x ast.Expr, c *ast.CallExpr) bool {
 		for i, key := range keys(of) {
 			values[i] = key + " = " + values[i]
 		}
+		e.line("if %s_n == 0 then %s = {} end", table, table)
 		e.line("%s[%s_n] = {%s}", table, table, strings.Join(values, ", "))
 		e.line("%s_n = %s_n + 1", table, table)
 		return true

@@ -33,44 +33,24 @@ do
 end
 local millis = (micros - micros % 1000) / 1000
 
--- get returns the value of a key, of an earlier layout its first numbers. If it or what members has is something else than a
--- state, get also returns -1, or -2 if the layout is a later one.
-local function get(key, members)
+-- get returns the value of a key, of an earlier layout its first numbers. If it is no state, get returns -1, or -2 if the layout is
+-- a later one. load looks at the rest.
+local function get(key)
   local value = redis.pcall('GET', key)
   if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
     error(value.err)
   elseif not value then
     return nil
   elseif type(value) ~= 'string' or #value < 64 then
-    return nil, -1
+    return -1
   end
   local layout = unpack('<d', value)
-  if layout ~= 18 then
-    if layout % 1 ~= 0 or layout < 1 or layout > 1000 or layout == 3 then
-      return nil, -1
-    elseif layout > 18 then
-      return nil, -2
-    end
-    return sub(value, 1, 64)
+  if layout == 18 then
+    return value
+  elseif layout % 1 ~= 0 or layout < 1 or layout > 1000 or layout == 3 then
+    return -1
   end
-  local rest = #value - 64
-  if rest > 0 then
-    rest = rest - 144 - 16
-    if rest < 0 then
-      return nil, -1
-    end
-    local lines, pins, flows, calendars, units, classes = unpack('<dddddd', value, 144 + 33)
-    local rests = lines % 1 + pins % 1 + flows % 1 + calendars % 1 + units % 1 + classes % 1
-    if rests ~= 0 or math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
-      return nil, -1
-    end
-    rest = rest - lines * 152 - pins * 200 - flows * 112 - calendars * 104 - units - classes
-  end
-  local apart = unpack('<d', value, 41) == 1
-  if rest < 0 or rest % 16 ~= 0 or apart and type(redis.pcall('ZCARD', members)) ~= 'number' then
-    return nil, -1
-  end
-  return value
+  return layout > 18 and -2 or sub(value, 1, 64)
 end
 
 -- Counts makes decision.Counts of the bytes behind from up to till. Its methods are those of decision.Counts. append adds
@@ -267,12 +247,12 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
       local i3 = s_Lines[i2].Window_Unit
       local cost = i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3
       if s_Lines[i2].Window_Size > 0 and cost > 0 then
-        local room = 0
+        local room2 = 0
         do
           local left = line2.Left - cost + 1
           local at2 = now
           if left >= 1 or 1 == 0 then
-            room = at2
+            room2 = at2
           else
             if 1 > s_Lines[i2].Window_Size then
               at2 = at2 + 10000
@@ -297,10 +277,10 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
             local x3 = (8796093022208 - 8796093022208 % y2) / y2
             if x3 < min2 then min2 = x3 end
             local n2 = (t - t % by2) / by2 + min2
-            room = n2 * s_Lines[i2].Window_Interval + s_Lines[i2].Window_Offset
+            room2 = n2 * s_Lines[i2].Window_Interval + s_Lines[i2].Window_Offset
           end
         end
-        if room > end2 then end2 = room end
+        if room2 > end2 then end2 = room2 end
       end
     end
   end
@@ -1216,6 +1196,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     if i2 == own3 then
       do
         local at2 = s_Lines_n
+        if s_Lines_n == 0 then s_Lines = {} end
         s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Over = pinned2_Over, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Largest = pinned2_Largest, LargestAt = pinned2_LargestAt, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved, Estimated = pinned2_Estimated}
         s_Lines_n = s_Lines_n + 1
         while at2 > own3 do
@@ -1262,6 +1243,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
       end
       s_Pins[0].Line = own3 + 1
     elseif i2 >= s_Lines_n and known then
+      if s_Lines_n == 0 then s_Lines = {} end
       s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, LargestAt = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     elseif i2 >= s_Lines_n then
@@ -1304,6 +1286,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
           end
         end
       end
+      if s_Lines_n == 0 then s_Lines = {} end
       s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, LargestAt = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     end
@@ -1430,7 +1413,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
   if not turned then
     s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, now, from2 - l_Windows[0].Interval)
   end
-  return s_Now, s_Slot, s_Lines_n
+  return s_Now, s_Slot, s_Lines, s_Lines_n
 end
 function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, now)
   if s_Pins_n > 0 then
@@ -2085,6 +2068,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
       end
     end
     if pinned2 and p.Limit_Window_Size > 0 then
+      if l_Windows_n == 0 then l_Windows = {} end
       l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Series = p.Limit_Window_Series, Unit = p.Limit_Window_Unit}
       l_Windows_n = l_Windows_n + 1
     end
@@ -2130,7 +2114,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
       end
     end
   end
-  return l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Now
+  return l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Now
 end
 
 
@@ -2138,7 +2122,7 @@ end
 
 
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
-local shared, shared_n, sets = {}, tonumber(ARGV[2]), {}
+local shared, shared_n, sets = nil, tonumber(ARGV[2]), nil
 local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_served, Shared_later, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
 if shared_n > 0 then
 function Shared_advance(x, now)
@@ -2224,7 +2208,7 @@ function Shared_advance(x, now)
           p.Level_Until = p.Level_Until
           p.Level_Ramp = p.Level_Ramp
           if p.Level_Part == 0 then
-            x.State_Pins, x.State_Pins_n = {}, 0
+            x.State_Pins, x.State_Pins_n = nil, 0
           end
         end
       end
@@ -2352,18 +2336,18 @@ function Shared_advance(x, now)
       x.State_Held = 0
       x.State_Last = 0
       x.State_Ended = 0
-      x.State_Lines = {}
+      x.State_Lines = nil
       x.State_Lines_n = 0
-      x.State_Pins = {}
+      x.State_Pins = nil
       x.State_Pins_n = 0
-      x.State_Flows = {}
+      x.State_Flows = nil
       x.State_Flows_n = 0
-      x.State_Calendars = {}
+      x.State_Calendars = nil
       x.State_Calendars_n = 0
       changed3 = true
     end
     if changed3 then
-      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
+      x.State_Now, x.State_Slot, x.State_Lines, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
@@ -2752,6 +2736,7 @@ function Shared_advance(x, now)
     end
   end
   if x.State_Calendars_n == 0 then
+    if x.State_Calendars_n == 0 then x.State_Calendars = {} end
     x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Last = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
     x.State_Calendars_n = x.State_Calendars_n + 1
   end
@@ -3378,11 +3363,11 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           end
         end
         local refund2 = refund
-        local room = 0
+        local room2 = 0
         do
           local at2 = now2
           if left >= cost or cost == 0 then
-            room = at2
+            room2 = at2
           else
             if cost > w.Size then
               at2 = at2 + 10000
@@ -3407,10 +3392,10 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             local x4 = (8796093022208 - 8796093022208 % y2) / y2
             if x4 < min2 then min2 = x4 end
             local n4 = (t - t % by2) / by2 + min2
-            room = n4 * w.Interval + w.Offset
+            room2 = n4 * w.Interval + w.Offset
           end
         end
-        if refund2 < room then
+        if refund2 < room2 then
           local spanUS = 0
           do
             local spanUS2 = 0
@@ -3555,10 +3540,10 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         end
         is4 = all2 - reserved >= expects + cost
       end
-      local room = is4
-      x.room = x.room and room
-      x.spare = x.spare and (room or line2.Spare > 4 * (line2.Taken + cost - 1))
-      leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost - 1) or room and w.Interval > c2.Grain)
+      local room2 = is4
+      x.room = x.room and room2
+      x.spare = x.spare and (room2 or line2.Spare > 4 * (line2.Taken + cost - 1))
+      leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost - 1) or room2 and w.Interval > c2.Grain)
     end
   end
   local out2 = x.Leases.Out(now2)
@@ -3603,8 +3588,8 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       local x6 = due * rest2
       is4 = (x.free < 16777215 and x.free or 16777215) * x.units + (x5 - x5 % 1024) / 1024 >= (x6 - x6 % 1024) / 1024 + x.units
     end
-    local room = is4
-    x.room, x.spare = x.room and room, x.spare and room
+    local room2 = is4
+    x.room, x.spare = x.room and room2, x.spare and room2
   end
   local early = op_Ticket_Slot > now2
   local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0
@@ -4913,7 +4898,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           is2 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > w.Size
         end
         if is2 or line2.Left < 0 then
-          local room = 0
+          local room2 = 0
           do
             local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
             local left = line2.Left + (x3 - x3 % 4096) / 4096
@@ -4921,7 +4906,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
             local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
             local at2 = x.State_Now
             if left >= cost or cost == 0 then
-              room = at2
+              room2 = at2
             else
               if cost > w.Size then
                 at2 = at2 + 10000
@@ -4946,10 +4931,10 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               local x5 = (8796093022208 - 8796093022208 % y3) / y3
               if x5 < min2 then min2 = x5 end
               local n3 = (t2 - t2 % by2) / by2 + min2
-              room = n3 * w.Interval + w.Offset
+              room2 = n3 * w.Interval + w.Offset
             end
           end
-          if room > t then t = room end
+          if room2 > t then t = room2 end
         end
       end
       do
@@ -5044,7 +5029,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                   end
                   for i2 = 0, x.Limits_Windows_n - 1 do
                     local w = x.Limits_Windows[i2]
-                    local room = 0
+                    local room2 = 0
                     do
                       local expects = 0
                       do
@@ -5126,7 +5111,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       local at3 = x.State_Now
                       if left >= cost or cost == 0 then
-                        room = at3
+                        room2 = at3
                       else
                         if cost > w.Size then
                           at3 = at3 + 10000
@@ -5151,10 +5136,10 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                         local x5 = (8796093022208 - 8796093022208 % y4) / y4
                         if x5 < min2 then min2 = x5 end
                         local n4 = (t2 - t2 % by2) / by2 + min2
-                        room = n4 * w.Interval + w.Offset
+                        room2 = n4 * w.Interval + w.Offset
                       end
                     end
-                    if room > at2 then at2 = room end
+                    if room2 > at2 then at2 = room2 end
                   end
                   local max4 = 0
                   local x4 = at2 - x.Limits_Zero
@@ -5648,6 +5633,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
                 end
               end
               if not done then
+                if x.State_Flows_n == 0 then x.State_Flows = {} end
                 x.State_Flows[x.State_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Last = 0, Minute = 0, Weight = 0, Backlog = 0}
                 x.State_Flows_n = x.State_Flows_n + 1
                 flow2 = x.State_Flows_n - 1
@@ -5673,57 +5659,77 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   if t_Slot > x.State_Slot then x.State_Slot = t_Slot end
   Shared_weigh(x, f)
 end
+  shared, sets = {}, {}
 
   local function open(key, members, bytes)
     local id = unpack('<d', bytes)
     bytes = sub(bytes, 9)
-    local plain, value, wrong = false, get(key, members)
-    if wrong then
-      return nil, wrong
-    end
+    local plain, value = false, get(key)
     local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
 l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
-l_Windows = {}
+l_Windows = {[0] = false}
 for i = 0, l_Windows_n - 1 do
   local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
--- leases are the bytes of those in the value. apart is 1 if they are in members instead, and -1 if those of an earlier version
--- may be there, which do not count.
-local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
-local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
-local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-if value then
+-- wrong is -1 or -2 if there is no state, as for get. leases are the bytes of those in the value. apart is 1 if they are in members
+-- instead, and -1 if those of an earlier version may be there, which do not count.
+local wrong, leases = (value == -1 or value == -2) and value, ''
+local s_Lines, s_Pins, s_Flows, s_Calendars -- a table only if there is one
+local revision, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n
+if not value or wrong or #value == 64 then
+  revision, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  if value and not wrong then
+    local layout
+    layout, revision = unpack('<dd', value)
+    if layout ~= 18 then -- an earlier one: see storage.Decode
+      s_Guess, apart = 1, -1
+    end
+  end
+elseif #value < 144 + 80 then
+  wrong = -1
+else
   local layout, at, till, units, classes
-  layout, revision = unpack('<dd', value)
-  if layout ~= 18 then -- an earlier one: see storage.Decode
-    s_Guess, apart = 1, -1
-  elseif #value > 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
-    local from, numbers = 144 + 81, #value - units - classes
+  layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
+  local from, numbers = 144 + 81, #value - units - classes
+  local rest, odd = numbers + 1 - from - s_Lines_n * 152, s_Lines_n % 1 ~= 0 or s_Lines_n < 0
+  if s_Pins_n ~= 0 or s_Flows_n ~= 0 or s_Calendars_n ~= 0 or units ~= 0 or classes ~= 0 then
+    rest = rest - s_Pins_n * 200 - s_Flows_n * 112 - s_Calendars_n * 104
+    odd = odd or s_Pins_n % 1 + s_Flows_n % 1 + s_Calendars_n % 1 + units % 1 + classes % 1 ~= 0
+      or math.min(s_Pins_n, s_Flows_n, s_Calendars_n, units, classes) < 0 or s_Pins_n > 1 or s_Calendars_n > 1
+  end
+  if odd or rest < 0 or rest % 16 ~= 0 or apart == 1 and type(redis.pcall('ZCARD', members)) ~= 'number' then
+    wrong = -1
+  else
+    s_Lines = {[0] = false} -- with room for one
     for i = 0, s_Lines_n - 1 do
       local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_LargestAt, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddddd', value, from)
       s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, LargestAt = line_LargestAt, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
       from = from + 152
     end
-    for i = 0, s_Pins_n - 1 do
+    if s_Pins_n > 0 then
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Series = pin_Limit_Window_Series, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Series = pin_Window_Series, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
+      s_Pins = {[0] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Series = pin_Limit_Window_Series, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Series = pin_Window_Series, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}}
       from = from + 200
     end
-    for i = 0, s_Flows_n - 1 do
-      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Last, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
-      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Last = flow_Last, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
-      from = from + 112
+    if s_Flows_n > 0 then
+      s_Flows = {[0] = false}
+      for i = 0, s_Flows_n - 1 do
+        local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Last, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
+        s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Last = flow_Last, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
+        from = from + 112
+      end
     end
     if s_Calendars_n > 0 then
       local calendar_Grain, calendar_Head, calendar_Front, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<ddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      s_Calendars = {[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}}
       from = from + 104
     end
-    leases = sub(value, from, numbers)
+    if from <= numbers then
+      leases = sub(value, from, numbers)
+    end
   end
 end
 
@@ -5848,6 +5854,9 @@ else
     leases, apart, first, last, out = '', 0, 0, 0, 0
   end
 end
+    if wrong then
+      return nil, wrong
+    end
     local taken, x = s_Plain, nil
     x = {
       bytes = bytes, Key = id, Weight = 0, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear},
@@ -6006,13 +6015,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddddd', 18, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddddddc0', 18, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated, parts and '' or leases)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
-elseif leases ~= '' then
-  stored = stored .. leases
 end
 if shared_n == 0 then
   call('SET', key, stored, 'PX', ttl)
@@ -6045,47 +6052,69 @@ local function decide(key, members, value, bytes, first_op, last_op)
   end
   local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest
 l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest = unpack('<ddddddddddddddddd', bytes)
-l_Windows = {}
+l_Windows = {[0] = false}
 for i = 0, l_Windows_n - 1 do
   local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
--- leases are the bytes of those in the value. apart is 1 if they are in members instead, and -1 if those of an earlier version
--- may be there, which do not count.
-local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
-local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
-local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-if value then
+-- wrong is -1 or -2 if there is no state, as for get. leases are the bytes of those in the value. apart is 1 if they are in members
+-- instead, and -1 if those of an earlier version may be there, which do not count.
+local wrong, leases = (value == -1 or value == -2) and value, ''
+local s_Lines, s_Pins, s_Flows, s_Calendars -- a table only if there is one
+local revision, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n
+if not value or wrong or #value == 64 then
+  revision, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  if value and not wrong then
+    local layout
+    layout, revision = unpack('<dd', value)
+    if layout ~= 18 then -- an earlier one: see storage.Decode
+      s_Guess, apart = 1, -1
+    end
+  end
+elseif #value < 144 + 80 then
+  wrong = -1
+else
   local layout, at, till, units, classes
-  layout, revision = unpack('<dd', value)
-  if layout ~= 18 then -- an earlier one: see storage.Decode
-    s_Guess, apart = 1, -1
-  elseif #value > 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
-    local from, numbers = 144 + 81, #value - units - classes
+  layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<dddddddddddddddddddddddddddd', value)
+  local from, numbers = 144 + 81, #value - units - classes
+  local rest, odd = numbers + 1 - from - s_Lines_n * 152, s_Lines_n % 1 ~= 0 or s_Lines_n < 0
+  if s_Pins_n ~= 0 or s_Flows_n ~= 0 or s_Calendars_n ~= 0 or units ~= 0 or classes ~= 0 then
+    rest = rest - s_Pins_n * 200 - s_Flows_n * 112 - s_Calendars_n * 104
+    odd = odd or s_Pins_n % 1 + s_Flows_n % 1 + s_Calendars_n % 1 + units % 1 + classes % 1 ~= 0
+      or math.min(s_Pins_n, s_Flows_n, s_Calendars_n, units, classes) < 0 or s_Pins_n > 1 or s_Calendars_n > 1
+  end
+  if odd or rest < 0 or rest % 16 ~= 0 or apart == 1 and type(redis.pcall('ZCARD', members)) ~= 'number' then
+    wrong = -1
+  else
+    s_Lines = {[0] = false} -- with room for one
     for i = 0, s_Lines_n - 1 do
       local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Over, line_Promised, line_Spare, line_Taken, line_Largest, line_LargestAt, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<ddddddddddddddddddd', value, from)
       s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Over = line_Over, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Largest = line_Largest, LargestAt = line_LargestAt, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
       from = from + 152
     end
-    for i = 0, s_Pins_n - 1 do
+    if s_Pins_n > 0 then
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Series = pin_Limit_Window_Series, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Series = pin_Window_Series, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
+      s_Pins = {[0] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Series = pin_Limit_Window_Series, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Series = pin_Window_Series, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}}
       from = from + 200
     end
-    for i = 0, s_Flows_n - 1 do
-      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Last, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
-      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Last = flow_Last, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
-      from = from + 112
+    if s_Flows_n > 0 then
+      s_Flows = {[0] = false}
+      for i = 0, s_Flows_n - 1 do
+        local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Last, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
+        s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Last = flow_Last, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
+        from = from + 112
+      end
     end
     if s_Calendars_n > 0 then
       local calendar_Grain, calendar_Head, calendar_Front, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<ddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      s_Calendars = {[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}}
       from = from + 104
     end
-    leases = sub(value, from, numbers)
+    if from <= numbers then
+      leases = sub(value, from, numbers)
+    end
   end
 end
 
@@ -6210,12 +6239,19 @@ else
     leases, apart, first, last, out = '', 0, 0, 0, 0
   end
 end
+  if wrong then
+    for _ = first_op, last_op do
+      answers[#answers + 1] = pack('<ddd', wrong, 0, 0)
+    end
+    return
+  end
 
   local pinned = false -- hold has changed the limits
   for i = first_op, last_op do
     local op = ARGV[i]
-    local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0, 0
+    local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level
     if #op == 1 then
+      op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0, 0
       op_Kind, op_Now, op_Cost_0 = string.byte(op), -9223372036854775808, 1
     else
       op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = unpack('<dddddddddddddddddddddddd', op)
@@ -6229,7 +6265,7 @@ end
 
     if pinned then -- the limits are those of the arguments again
     l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest = unpack('<ddddddddddddddddd', bytes)
-l_Windows = {}
+l_Windows = {[0] = false}
 for i = 0, l_Windows_n - 1 do
   local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
@@ -6238,7 +6274,7 @@ end
       local x, bytes = shared[i], shared[i].bytes
       local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
       l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
-l_Windows = {}
+l_Windows = {[0] = false}
 for i = 0, l_Windows_n - 1 do
   local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
@@ -6335,7 +6371,7 @@ end
           p.Level_Until = p.Level_Until
           p.Level_Ramp = p.Level_Ramp
           if p.Level_Part == 0 then
-            s_Pins, s_Pins_n = {}, 0
+            s_Pins, s_Pins_n = nil, 0
           end
         end
       end
@@ -6345,6 +6381,7 @@ end
           end2 = t + op_For
         end
         if s_Pins_n == 0 then
+          if s_Pins_n == 0 then s_Pins = {} end
           s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Series = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Series = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
           s_Pins_n = s_Pins_n + 1
         end
@@ -6372,6 +6409,7 @@ end
     end
     if op_Kind == 6 and op_Level > 0 or op_Kind == 12 and op_Level < 10000 then
       if s_Pins_n == 0 then
+        if s_Pins_n == 0 then s_Pins = {} end
         s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Series = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Series = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
         s_Pins_n = s_Pins_n + 1
       end
@@ -6395,10 +6433,10 @@ end
         time2 = now2
       end
       local t = time2
-      l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Now = Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, t)
+      l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Now = Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, t)
       for i2 = 0, shared_n - 1 do
         local x2 = shared[i2]
-        x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Shortest, x2.State_Now = Limits_pin(x2.Limits_Windows, x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Shortest, x2.State_Tokens, x2.State_Now, x2.State_LastID, x2.State_Closed, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, op_Kind, op_For, op_Level, t)
+        x2.Limits_Windows, x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Shortest, x2.State_Now = Limits_pin(x2.Limits_Windows, x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Shortest, x2.State_Tokens, x2.State_Now, x2.State_LastID, x2.State_Closed, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, op_Kind, op_For, op_Level, t)
         do
           local w = x2.Limits_Windows[x2.Limits_Shortest]
           local y = w.Interval
@@ -6718,7 +6756,7 @@ end
               p.Level_Until = p.Level_Until
               p.Level_Ramp = p.Level_Ramp
               if p.Level_Part == 0 then
-                s_Pins, s_Pins_n = {}, 0
+                s_Pins, s_Pins_n = nil, 0
               end
             end
           end
@@ -6843,18 +6881,18 @@ end
           s_Held = 0
           s_Last = 0
           s_Ended = 0
-          s_Lines = {}
+          s_Lines = nil
           s_Lines_n = 0
-          s_Pins = {}
+          s_Pins = nil
           s_Pins_n = 0
-          s_Flows = {}
+          s_Flows = nil
           s_Flows_n = 0
-          s_Calendars = {}
+          s_Calendars = nil
           s_Calendars_n = 0
           changed3 = true
         end
         if changed3 then
-          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
+          s_Now, s_Slot, s_Lines, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
         end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
@@ -7541,11 +7579,11 @@ end
                   end
                 end
                 local left = line2.Left - passing
-                local room = 0
+                local room2 = 0
                 do
                   local at2 = now2
                   if left >= cost or cost == 0 then
-                    room = at2
+                    room2 = at2
                   else
                     if cost > w.Size then
                       at2 = at2 + 10000
@@ -7570,10 +7608,10 @@ end
                     local x3 = (8796093022208 - 8796093022208 % y2) / y2
                     if x3 < min2 then min2 = x3 end
                     local n2 = (t2 - t2 % by2) / by2 + min2
-                    room = n2 * w.Interval + w.Offset
+                    room2 = n2 * w.Interval + w.Offset
                   end
                 end
-                local at2 = room
+                local at2 = room2
                 if (at2 > s_Closed and at2 or s_Closed) > now2 then
                   local spanUS = 0
                   do
@@ -7802,12 +7840,12 @@ end
                             end
                           end
                         end
-                        local room = 0
+                        local room2 = 0
                         do
                           local left = line2.Left - u_booked
                           local at2 = s_Now
                           if left >= cost or cost == 0 then
-                            room = at2
+                            room2 = at2
                           else
                             if cost > w2.Size then
                               at2 = at2 + 10000
@@ -7832,17 +7870,17 @@ end
                             local x3 = (8796093022208 - 8796093022208 % y2) / y2
                             if x3 < min2 then min2 = x3 end
                             local n2 = (t4 - t4 % by4) / by4 + min2
-                            room = n2 * w2.Interval + w2.Offset
+                            room2 = n2 * w2.Interval + w2.Offset
                           end
                         end
-                        if room > v_slot then v_slot = room end
+                        if room2 > v_slot then v_slot = room2 end
                       else
-                        local room = 0
+                        local room2 = 0
                         do
                           local left = line2.Promised
                           local at2 = s_Slot
                           if left >= cost or cost == 0 then
-                            room = at2
+                            room2 = at2
                           else
                             if cost > w2.Size then
                               at2 = at2 + 10000
@@ -7867,10 +7905,10 @@ end
                             local x3 = (8796093022208 - 8796093022208 % y2) / y2
                             if x3 < min2 then min2 = x3 end
                             local n2 = (t4 - t4 % by4) / by4 + min2
-                            room = n2 * w2.Interval + w2.Offset
+                            room2 = n2 * w2.Interval + w2.Offset
                           end
                         end
-                        if room > v_slot then v_slot = room end
+                        if room2 > v_slot then v_slot = room2 end
                       end
                     end
                   end
@@ -8041,7 +8079,7 @@ end
                             done = true
                             break
                           end
-                          local room = 0
+                          local room2 = 0
                           do
                             local min3 = due
                             local x5 = (1125899906842624 - 1125899906842624 % usual) / usual
@@ -8052,7 +8090,7 @@ end
                             local left = line2.Left - min4
                             local at4 = s_Now
                             if left >= cost or cost == 0 then
-                              room = at4
+                              room2 = at4
                             else
                               if cost > w2.Size then
                                 at4 = at4 + 10000
@@ -8077,10 +8115,10 @@ end
                               local x8 = (8796093022208 - 8796093022208 % y4) / y4
                               if x8 < min5 then min5 = x8 end
                               local n3 = (t6 - t6 % by6) / by6 + min5
-                              room = n3 * w2.Interval + w2.Offset
+                              room2 = n3 * w2.Interval + w2.Offset
                             end
                           end
-                          if room > at3 then at3 = room end
+                          if room2 > at3 then at3 = room2 end
                         end
                         if not done then
                           apart2 = at3
@@ -8408,6 +8446,7 @@ end
                   end
                 end
                 if not done then
+                  if s_Flows_n == 0 then s_Flows = {} end
                   s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Last = 0, Minute = 0, Weight = 0, Backlog = 0}
                   s_Flows_n = s_Flows_n + 1
                   flow2 = s_Flows_n - 1
@@ -8924,7 +8963,7 @@ end
                   end
                   for k2 = 0, x2.Limits_Windows_n - 1 do
                     local w = x2.Limits_Windows[k2]
-                    local room = 0
+                    local room2 = 0
                     do
                       local expects = 0
                       do
@@ -8965,7 +9004,7 @@ end
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       local at3 = x2.State_Now
                       if left >= cost or cost == 0 then
-                        room = at3
+                        room2 = at3
                       else
                         if cost > w.Size then
                           at3 = at3 + 10000
@@ -8990,10 +9029,10 @@ end
                         local x9 = (8796093022208 - 8796093022208 % y3) / y3
                         if x9 < min3 then min3 = x9 end
                         local n2 = (t2 - t2 % by2) / by2 + min3
-                        room = n2 * w.Interval + w.Offset
+                        room2 = n2 * w.Interval + w.Offset
                       end
                     end
-                    if room > at2 then at2 = room end
+                    if room2 > at2 then at2 = room2 end
                   end
                   if at2 > (last2 > x2.State_Now and last2 or x2.State_Now) then
                     place2, last2 = i2, at2
@@ -9189,7 +9228,7 @@ end
                           if x4 < end2 then end2 = x4 end
                         end
                         if end2 > t2 then t2 = end2 end
-                        local room = 0
+                        local room2 = 0
                         do
                           local ahead = 0
                           do
@@ -9289,7 +9328,7 @@ end
                           local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                           local at3 = t2
                           if ahead >= cost or cost == 0 then
-                            room = at3
+                            room2 = at3
                           else
                             if cost > w2.Size then
                               at3 = at3 + 10000
@@ -9314,10 +9353,10 @@ end
                             local x5 = (8796093022208 - 8796093022208 % y3) / y3
                             if x5 < min2 then min2 = x5 end
                             local n3 = (t3 - t3 % by2) / by2 + min2
-                            room = n3 * w2.Interval + w2.Offset
+                            room2 = n3 * w2.Interval + w2.Offset
                           end
                         end
-                        inLine = room
+                        inLine = room2
                       end
                       at2, slot = slot, inLine
                       local is5 = joins and slot - s_Now > 2 * (at2 - s_Now)
@@ -10051,6 +10090,7 @@ end
                               end
                             end
                             if not done then
+                              if s_Flows_n == 0 then s_Flows = {} end
                               s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Last = 0, Minute = 0, Weight = 0, Backlog = 0}
                               s_Flows_n = s_Flows_n + 1
                               flow2 = s_Flows_n - 1
@@ -10931,6 +10971,7 @@ end
                 end
               end
               if not done then
+                if s_Flows_n == 0 then s_Flows = {} end
                 s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Last = 0, Minute = 0, Weight = 0, Backlog = 0}
                 s_Flows_n = s_Flows_n + 1
                 flow2 = s_Flows_n - 1
@@ -11144,9 +11185,9 @@ end
           s_Moved = 0
           s_AgainUS = 0
           s_Head = s_Next * 16
-          s_Flows = {}
+          s_Flows = nil
           s_Flows_n = 0
-          s_Calendars = {}
+          s_Calendars = nil
           s_Calendars_n = 0
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
@@ -11182,7 +11223,7 @@ end
 
   if pinned then -- the limits are those of the arguments again
     l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest = unpack('<ddddddddddddddddd', bytes)
-l_Windows = {}
+l_Windows = {[0] = false}
 for i = 0, l_Windows_n - 1 do
   local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
@@ -11191,7 +11232,7 @@ end
       local x, bytes = shared[i], shared[i].bytes
       local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
       l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
-l_Windows = {}
+l_Windows = {[0] = false}
 for i = 0, l_Windows_n - 1 do
   local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
@@ -11345,13 +11386,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddddddd', 18, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddddddddc0', 18, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Moved, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Over, line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated, parts and '' or leases)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
-elseif leases ~= '' then
-  stored = stored .. leases
 end
 if shared_n == 0 then
   call('SET', key, stored, 'PX', ttl)
@@ -11364,28 +11403,24 @@ end
   end
 end
 
-local values, wrong, arg = {}, {}, 3 + shared_n
+local values, arg = {}, 3 + shared_n
 for k = 2 * shared_n + 1, #KEYS, 2 do
-  values[k], wrong[k] = get(KEYS[k], KEYS[k + 1])
+  values[k] = get(KEYS[k])
 end
 for k = 2 * shared_n + 1, #KEYS, 2 do
   local first_op, last_op = arg + 2, arg + 1 + unpack('<d', ARGV[arg + 1])
   for i = 0, shared_n - 1 do
     shared[i].Weight = unpack('<d', ARGV[arg + 1], 8 * i + 9)
   end
-  if wrong[k] then
-    for _ = first_op, last_op do
-      answers[#answers + 1] = pack('<ddd', wrong[k], 0, 0)
-    end
-  else
-    decide(KEYS[k], KEYS[k + 1], values[k], ARGV[arg], first_op, last_op)
-  end
+  decide(KEYS[k], KEYS[k + 1], values[k], ARGV[arg], first_op, last_op)
   arg = last_op + 1
 end
-for i = 0, shared_n - 1 do
-  shared[i].save()
-end
-for i = 1, #sets do
-  call('SET', sets[i][1], sets[i][2], 'PX', sets[i][3])
+if shared_n > 0 then
+  for i = 0, shared_n - 1 do
+    shared[i].save()
+  end
+  for i = 1, #sets do
+    call('SET', sets[i][1], sets[i][2], 'PX', sets[i][3])
+  end
 end
 return #answers == 1 and answers[1] or table.concat(answers)

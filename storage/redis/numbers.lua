@@ -8,6 +8,10 @@ else -- in miniredis
   function pack(_, ...)
     local bytes = {}
     for i, v in ipairs({...}) do
+      if type(v) == 'string' then -- the last one
+        bytes[8 * i - 7] = v
+        break
+      end
       local m, e = math.frexp(math.abs(v))
       m, e = m * 2 ^ 53, v == 0 and 0 or e + 1022
       for byte = 8 * i - 7, 8 * i - 2 do
