@@ -133,8 +133,7 @@ func (s *Storage) pack(t *turn, now, until int64) bool {
 		}
 		return false
 	}
-	args := append(t.swap, nil)
-	numbers := appendNumbers(make([]byte, 0, 8*(3+len(t.stored))), int64(len(t.stored)), 1000*now, 1000*until-1)
+	args, numbers := t.swap, appendNumbers(t.numbers, int64(len(t.stored)), 1000*now, 1000*until-1)
 	for _, p := range t.stored {
 		before := p.record.revision
 		p.record.revision = max(1000*now, before+1)
@@ -146,8 +145,7 @@ func (s *Storage) pack(t *turn, now, until int64) bool {
 		numbers, args = appendNumbers(numbers, before), append(args, value, keep)
 		t.absent = t.absent || before == 0
 	}
-	args[0] = numbers
-	t.swap = args
+	t.swap, t.numbers = args, numbers
 	return true
 }
 

@@ -23,11 +23,13 @@ const found = 1000
 func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 	const mostKeys = 256
 	var together []*turn
-	keys, args := make([]string, 0, len(turns)), make([]any, 0, 3*len(turns))
+	var numbers []byte
+	keys, args := make([]string, 0, len(turns)), make([]any, 1, 1+2*len(turns))
 	send := func() {
 		if len(together) > 0 {
+			args[0] = numbers
 			swaps = append(swaps, swap{swapScript.command(keys, args...), together})
-			together, keys, args = nil, keys[:0], args[:0] // the command has copies
+			together, numbers, keys, args = nil, nil, keys[:0], args[:1] // the command has copies of keys and args
 		}
 	}
 	slots, spread := s.cluster != nil || s.slots.Load(), s.found.Load() < found
@@ -42,7 +44,7 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 		for _, p := range t.stored {
 			keys = append(keys, p.key)
 		}
-		together, args = append(together, t), append(args, t.swap...)
+		together, numbers, args = append(together, t), append(numbers, t.numbers...), append(args, t.swap...)
 		if apart {
 			send()
 		}

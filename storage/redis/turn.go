@@ -21,11 +21,12 @@ type turn struct {
 	room      []*part          // of the results of partsOf
 	buffers   *buffers         // of the batch
 
-	known  []*batch.Call // decided here
-	stored []*part       // by a swap, in the order of its keys
-	swap   []any         // its arguments
-	absent bool          // one of them has no value
-	left   []*batch.Call // not decided yet
+	known   []*batch.Call // decided here
+	stored  []*part       // by a swap, in the order of its keys
+	swap    []any         // its arguments: see swap.lua
+	numbers []byte
+	absent  bool          // one of them has no value
+	left    []*batch.Call // not decided yet
 
 	scripts []call // for the others
 	changed []*part
@@ -60,7 +61,7 @@ func (t *turn) begin(w *batch.Turn, remembers bool) {
 	clear(t.parts)
 	*t = turn{
 		Turn: w, remembers: remembers, parts: t.parts, buffers: t.buffers,
-		room: t.room[:0], known: t.known[:0], stored: t.stored[:0], swap: t.swap[:0], scripts: t.scripts[:0], changed: t.changed[:0],
+		room: t.room[:0], known: t.known[:0], stored: t.stored[:0], swap: t.swap[:0], numbers: t.numbers[:0], scripts: t.scripts[:0], changed: t.changed[:0],
 	}
 }
 
@@ -289,7 +290,7 @@ func (l *lane) finish(t *turn) {
 		}
 		p.read = nil
 	}
-	t.known, t.stored, t.swap, t.scripts, t.changed = t.known[:0], t.stored[:0], t.swap[:0], t.scripts[:0], t.changed[:0]
+	t.known, t.stored, t.swap, t.numbers, t.scripts, t.changed = t.known[:0], t.stored[:0], t.swap[:0], t.numbers[:0], t.scripts[:0], t.changed[:0]
 }
 
 // decided sets the answers of a call of decide.lua.
