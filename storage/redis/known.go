@@ -22,8 +22,9 @@ const (
 
 // record is the memory of an entity.
 type record struct {
-	*entity         // nil if this process does not know its state
-	skip, after int // the turns before the next one that reads it: those to come, and those after the next refusal
+	*entity            // nil if this process does not know its state
+	key         string // of the state
+	skip, after int    // the turns before the next one that reads it: those to come, and those after the next refusal
 }
 
 // refused leaves the entity to decide.lua for twice as many turns as before.

@@ -42,7 +42,7 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 			send()
 		}
 		for _, p := range t.stored {
-			keys = append(keys, p.key)
+			keys = append(keys, p.record.key)
 		}
 		together, numbers, args = append(together, t), append(numbers, t.numbers...), append(args, t.swap...)
 		if apart {

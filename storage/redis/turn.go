@@ -34,7 +34,6 @@ type turn struct {
 
 // part is an entity in a turn.
 type part struct {
-	key    string // of its state
 	record *record
 	limits *decision.Limits // of the last call
 	stored bool             // by the swap
@@ -124,9 +123,9 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 func (s *Storage) part(t *turn, key string) *part {
 	p := t.parts[key]
 	if p == nil {
-		p = &part{key: s.key(key), record: s.memory.Take(key)}
+		p = &part{record: s.memory.Take(key)}
 		if p.record == nil {
-			p.record = new(record)
+			p.record = &record{key: s.key(key)}
 		}
 		t.parts[key] = p
 	}
@@ -179,7 +178,7 @@ func (s *Storage) readAfter(t *turn, c *batch.Call) {
 		t.changed = append(t.changed, p)
 		if p.record.skip--; p.record.skip < 0 {
 			p.record.skip = 0
-			p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.key)}
+			p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.record.key)}
 		}
 	}
 }
