@@ -90,6 +90,8 @@ type group struct {
 	name    string
 	waiting []*Call
 	left    int // the number of waiting calls whose callers have left
+
+	first [1]*Call // the memory of waiting until the first calls are taken
 }
 
 // New returns a Lane of so many senders, each of which takes at most so many turns. send must set the Answer and Err of
@@ -149,6 +151,7 @@ func (l *Lane) enter(name string, c *Call) *group {
 	g := l.groups[name]
 	if g == nil {
 		g = &group{name: name}
+		g.waiting = g.first[:0]
 		l.groups[name] = g
 		l.ready = append(l.ready, g)
 	}
