@@ -2122,7 +2122,8 @@ end
 
 
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
-local shared, shared_n, sets = nil, tonumber(ARGV[2]), nil
+local shared, shared_n = nil, tonumber(ARGV[2])
+local sets = #KEYS > 2 and {} -- of several entities after the last decision, which may fail
 local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_served, Shared_later, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
 if shared_n > 0 then
 function Shared_advance(x, now)
@@ -5659,7 +5660,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   if t_Slot > x.State_Slot then x.State_Slot = t_Slot end
   Shared_weigh(x, f)
 end
-  shared, sets = {}, {}
+  shared = {}
 
   local function open(key, members, bytes)
     local id = unpack('<d', bytes)
@@ -6021,10 +6022,10 @@ if parts then
   parts[1] = stored
   stored = table.concat(parts)
 end
-if shared_n == 0 then
-  call('SET', key, stored, 'PX', ttl)
-else -- after the last decision, which may fail
+if sets then
   sets[#sets + 1] = {key, stored, ttl}
+else
+  call('SET', key, stored, 'PX', ttl)
 end
 if apart == 1 then
   call('PEXPIRE', members, ttl)
@@ -11392,10 +11393,10 @@ if parts then
   parts[1] = stored
   stored = table.concat(parts)
 end
-if shared_n == 0 then
-  call('SET', key, stored, 'PX', ttl)
-else -- after the last decision, which may fail
+if sets then
   sets[#sets + 1] = {key, stored, ttl}
+else
+  call('SET', key, stored, 'PX', ttl)
 end
 if apart == 1 then
   call('PEXPIRE', members, ttl)
@@ -11415,12 +11416,10 @@ for k = 2 * shared_n + 1, #KEYS, 2 do
   decide(KEYS[k], KEYS[k + 1], values[k], ARGV[arg], first_op, last_op)
   arg = last_op + 1
 end
-if shared_n > 0 then
-  for i = 0, shared_n - 1 do
-    shared[i].save()
-  end
-  for i = 1, #sets do
-    call('SET', sets[i][1], sets[i][2], 'PX', sets[i][3])
-  end
+for i = 0, shared_n - 1 do
+  shared[i].save()
+end
+for i = 1, sets and #sets or 0 do
+  call('SET', sets[i][1], sets[i][2], 'PX', sets[i][3])
 end
 return #answers == 1 and answers[1] or table.concat(answers)

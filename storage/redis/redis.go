@@ -11,8 +11,9 @@
 //
 // Storage is [storage.Atomic]. Every operation on an entity, from GetDelay to Settle, is one call of a script, in one
 // round trip, also within shared limits. Callers that wait at the same time share a pipeline, and callers that wait for
-// the same entity, or within the same shared limits, share one call of the script. Batching never delays a call: the
-// storage sends it at once unless several pipelines to its server are under way.
+// the same entity, or within the same shared limits, share one call of the script. So do callers for other entities, once the
+// storage has seen that all keys are on one server. Batching never delays a call: the storage sends it at once unless several
+// pipelines to its server are under way.
 //
 // A process that is alone with an entity for a while decides in Go, and the script only compares and stores. When
 // another process has changed the state, the script refuses, and a second one decides in Redis. After each refusal the
@@ -117,6 +118,9 @@ const (
 	// maxOps is the most operations in a call of the script. It bounds the time for which a call blocks the server to
 	// less than a millisecond.
 	maxOps = 64
+
+	// maxEntities is the same for operations about several entities: to read and store one takes as long as several operations.
+	maxEntities = 16
 )
 
 // Options of a Storage. The zero value is ready.
@@ -148,7 +152,7 @@ type Storage struct {
 	closed  atomic.Bool
 	reached atomic.Bool  // something was answered
 	slots   atomic.Bool  // the server is a Cluster, although the client is not one of a Cluster
-	found   atomic.Int64 // the values that calls of swap.lua found beside the first one's, since one was missing
+	found   atomic.Int64 // the values that calls of swap.lua found beside the first one's, also changed ones, since one was missing
 
 	memory *recall.Memory[record]
 

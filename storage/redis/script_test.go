@@ -3,6 +3,7 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -330,6 +331,64 @@ func TestEndsInSet(t *testing.T) {
 	renew := decision.Op{Kind: decision.Renew, Now: 5000, Lease: c.leases[0]}
 	renew.Lease.Begin -= 200 // so that it ends 200 ms before the others
 	oktest.OK(t, c.run([]decision.Op{admit, renew, admit}))
+}
+
+// TestEntitiesShareCalls has one pipeline decide about many entities. On a single server they share the calls of decide.lua. A value
+// that is no state, and limits that change, are their own entity's.
+func TestEntitiesShareCalls(t *testing.T) {
+	s := openStorage(t, connectRedis(t))
+	plenty := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}, Tokens: 1000, Guess: 1, Lease: 1000, MaxLease: 1000}
+	fewer := plenty
+	fewer.Windows = []decision.Window{{Size: 1, Rate: 1, Interval: 1000}}
+	for _, l := range []*decision.Limits{&plenty, &fewer} {
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+	}
+	if err := s.client.ScriptLoad(t.Context(), decideScript.source).Err(); err != nil {
+		t.Fatal(err)
+	}
+	admit := decision.Op{Kind: decision.Admit, Now: 5000, Cost: decision.Cost{1}}
+	for known, calls := range map[int64]int{0: 100 + 1, found: 7} {
+		s.found.Store(known)
+		var turns []*batch.Turn
+		for i := range 100 {
+			key := fmt.Sprint(known, " shop ", i)
+			turn := &batch.Turn{Calls: []*batch.Call{{Key: key, Limits: plenty, Op: admit}}}
+			if i == 7 {
+				turn.Calls = append(turn.Calls, &batch.Call{Key: key, Limits: fewer, Op: admit})
+			}
+			turns = append(turns, turn)
+		}
+		if err := s.client.Set(t.Context(), s.key(turns[3].Calls[0].Key), "no state", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		var sent counting
+		s.client.AddHook(&sent)
+		(&lane{storage: s}).decide(turns, func([]*batch.Turn) {})
+		if sent.commands != calls {
+			t.Errorf("%d values found: 100 entities take %d calls, want %d", known, sent.commands, calls)
+		}
+		for i, turn := range turns {
+			for j, c := range turn.Calls {
+				if i == 3 != errors.Is(c.Err, ErrNotState) || i != 3 && (c.Err != nil || c.Answer.Delay > 0 != (j == 1)) {
+					t.Errorf("%d values found: shop %d, call %d: %+v, %v", known, i, j, c.Answer, c.Err)
+				}
+			}
+		}
+	}
+}
+
+// counting counts the commands of pipelines.
+type counting struct{ commands int }
+
+func (c *counting) DialHook(next goredis.DialHook) goredis.DialHook          { return next }
+func (c *counting) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+func (c *counting) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, all []goredis.Cmder) error {
+		c.commands += len(all)
+		return next(ctx, all)
+	}
 }
 
 // FuzzScript has the fuzzer choose the random runs.

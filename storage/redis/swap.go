@@ -77,10 +77,14 @@ func (l *lane) stored(c swap) bool {
 				p.record.after = max(0, p.record.after-1)
 			}
 			continue
-		case entity > 0 && entity <= int64(len(t.stored)):
+		case entity != 0 && max(entity, -entity) <= int64(len(t.stored)):
 			t.left = t.known
-			s.found.Store(0)
-			t.stored[entity-1].record.refused()
+			if entity < 0 {
+				s.found.Store(0)
+			} else if i > 0 {
+				s.found.Add(1)
+			}
+			t.stored[max(entity, -entity)-1].record.refused()
 		default: // the time
 			t.left = t.known
 			l.clock.Heard(now, true)
@@ -98,7 +102,7 @@ func (l *lane) stored(c swap) bool {
 var errNotSwap = errors.New("the answer is not swap.lua's")
 
 // swapped returns the result of swap.lua for so many groups: the time, and of each group that is not stored the entity that
-// is to blame, counted from 1, or 0.
+// is to blame, counted from 1, or from -1 if it has no value, or 0.
 func (c *command) swapped(groups int) (now int64, refused map[int]int64, err error) {
 	result, err := c.Result()
 	if err != nil {

@@ -7,7 +7,7 @@
 -- ARGV[2]  and so on: of each entity the value, with a later revision, and how many milliseconds it is kept, in decimal
 --
 -- Returns the time in microseconds, and behind it, of each group that is not stored, the number of the group and the number of
--- an entity with another revision, or 0 if the time is out of bounds.
+-- an entity with another revision, below zero if it has no value, or 0 if the time is out of bounds.
 
 local call, pcall, sub, KEYS, ARGV = redis.call, redis.pcall, string.sub, KEYS, ARGV
 local none = pack('<d', 0)
@@ -22,11 +22,12 @@ local function store(first, n, at, from, till)
   end
   for i = 1, n do
     local revision = pcall('GETRANGE', KEYS[first + i], '8', '15')
-    if revision == '' and call('EXISTS', KEYS[first + i]) == 0 then
+    local absent = revision == '' and call('EXISTS', KEYS[first + i]) == 0
+    if absent then
       revision = none
     end
     if revision ~= sub(numbers, at + 16 + 8 * i, at + 23 + 8 * i) then
-      return i
+      return absent and -i or i
     end
   end
   for i = first + 1, first + n do

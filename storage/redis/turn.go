@@ -74,6 +74,7 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 		b.turns = append(b.turns, &turn{buffers: b, parts: map[string]*part{}})
 	}
 	turns := slices.Clone(b.turns[:len(waiting)])
+	var open *turn // its last call of decide.lua may take entities of other turns
 	for i, t := range turns {
 		t.begin(waiting[i], l.clock != nil)
 		others := t.Calls
@@ -82,7 +83,7 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 				others = s.decideKnown(t, now)
 			}
 		}
-		s.script(t, others)
+		open = s.script(t, others, open)
 	}
 	lost := false // a hook of the client that has given up a call may still send it
 	for len(turns) > 0 {
@@ -92,18 +93,19 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 			commands = append(commands, c.command)
 		}
 		for _, t := range turns {
-			commands = append(commands, t.commands()...)
+			commands = append(commands, s.commands(t)...)
 		}
 		run(s.client, commands)
 		for _, c := range swaps {
 			lost = !l.stored(c) || lost
 		}
 		var done []*batch.Turn
+		open = nil
 		turns = slices.DeleteFunc(turns, func(t *turn) bool {
 			l.finish(t)
 			if left := t.left; len(left) > 0 {
 				t.left = nil
-				s.script(t, left)
+				open = s.script(t, left, open)
 				return false
 			}
 			for key, p := range t.parts {
@@ -142,8 +144,9 @@ func (s *Storage) partsOf(t *turn, c *batch.Call) []*part {
 	return t.room[from:]
 }
 
-// script leaves calls to decide.lua. Afterwards it reads the states that this process wants to know.
-func (s *Storage) script(t *turn, calls []*batch.Call) {
+// script leaves calls to decide.lua. Afterwards it reads the states that this process wants to know. open is a turn whose last
+// call of decide.lua takes entities of other turns, or nil, and script returns the next one.
+func (s *Storage) script(t *turn, calls []*batch.Call, open *turn) *turn {
 	for len(calls) > 0 {
 		key, others := calls[0].Key, []*batch.Call(nil)
 		own := calls[:0:0]
@@ -156,17 +159,19 @@ func (s *Storage) script(t *turn, calls []*batch.Call) {
 		}
 		for calls = others; len(own) > 0; {
 			n := together(own)
-			t.join(own[:n])
+			t.join(own[:n], open)
 			if t.remembers {
 				s.readAfter(t, own[0])
 			}
 			own = own[n:]
 		}
 	}
-	for i := range t.scripts {
-		c := &t.scripts[i]
-		c.command = s.decideCommand(c.about)
+	// Keys that are not all on one server, or in slots, need calls of their own: see swaps.
+	last := len(t.scripts) - 1
+	if last >= 0 && len(t.scripts[last].about[0].Within) == 0 && s.cluster == nil && !s.slots.Load() && s.found.Load() >= found {
+		return t
 	}
+	return open
 }
 
 // readAfter has the states that a call changes read after decide.lua, if this process wants to know them.
@@ -184,12 +189,18 @@ func (s *Storage) readAfter(t *turn, c *batch.Call) {
 }
 
 // join adds calls about one entity to a call of decide.lua. Entities within the same shared limits share one, so that it
-// reads and writes these once. A later call about the same entity is not overtaken.
-func (t *turn) join(calls []*batch.Call) {
+// reads and writes these once, and entities without share the last one of open. A later call about the same entity is not overtaken.
+func (t *turn) join(calls []*batch.Call, open *turn) {
 	first := calls[0]
+	if len(first.Within) == 0 && open != nil {
+		if c := &open.scripts[len(open.scripts)-1]; !c.has(first.Key) && len(c.about)+len(calls) <= maxEntities {
+			c.about = append(c.about, calls...)
+			return
+		}
+	}
 	for i := len(t.scripts) - 1; i >= 0 && len(first.Within) > 0; i-- {
 		c := &t.scripts[i]
-		if slices.ContainsFunc(c.about, func(o *batch.Call) bool { return o.Key == first.Key }) {
+		if c.has(first.Key) {
 			break
 		}
 		if len(c.about)+len(calls) <= maxOps && slices.EqualFunc(c.about[0].Within, first.Within, sameLimit) {
@@ -198,6 +209,11 @@ func (t *turn) join(calls []*batch.Call) {
 		}
 	}
 	t.scripts = append(t.scripts, call{about: slices.Clone(calls)})
+}
+
+// has reports whether a call of decide.lua is about an entity.
+func (c *call) has(key string) bool {
+	return slices.ContainsFunc(c.about, func(o *batch.Call) bool { return o.Key == key })
 }
 
 // decideCommand makes the call of decide.lua for calls within the same shared limits. Those about one entity stand
@@ -256,8 +272,10 @@ func equal(a, b *decision.Limits) bool {
 }
 
 // commands returns the commands of a turn that follow the swaps.
-func (t *turn) commands() (all []*command) {
-	for _, c := range t.scripts {
+func (s *Storage) commands(t *turn) (all []*command) {
+	for i := range t.scripts {
+		c := &t.scripts[i]
+		c.command = s.decideCommand(c.about)
 		all = append(all, c.command)
 	}
 	for _, p := range t.changed {
@@ -298,6 +316,9 @@ func (s *Storage) decided(c call) {
 	answers, err := c.Result()
 	if err == nil && !s.reached.Load() {
 		s.reached.Store(true)
+	}
+	if goredis.HasErrorPrefix(err, "CROSSSLOT") {
+		s.slots.Store(true)
 	}
 	err = s.failure(err)
 	for i := 0; i < len(calls) && err == nil; i++ {
