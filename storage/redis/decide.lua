@@ -9,7 +9,7 @@
 --
 -- Limits are their numbers, how many windows there are in the place of these, and the numbers of each. An operation is its
 -- numbers, without those of a pin if there is none; or a byte, its Kind, if it is at OwnClock and has a Cost of 1 and nothing
--- else.
+-- else but a Lease of that cost, whose other numbers are behind the byte.
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
@@ -20,9 +20,9 @@
 -- value with an earlier layout only the revision counts.
 --
 -- Returns the answers one after the other in a string: a sum of 1 for Found, 2 for a ticket, 4 for a lease, 8 for Late and
--- 16 times Limit, then Delay, Bound, the numbers of the ticket and those of the lease. A table would take longer. The sum is -1
--- if the entity's value is no state, and -2 if it has a later layout: nothing about this entity has changed. After an error no state has
--- changed, but a lease in a set may be gone.
+-- 16 times Limit, then Delay, Bound, and the numbers of the ticket or the lease without the cost, which is the operation's. A table
+-- would take longer. The sum is -1 if the entity's value is no state, and -2 if it has a later layout: nothing about this entity has
+-- changed. After an error no state has changed, but a lease in a set may be gone.
 
 local call, sub = redis.call, string.sub
 local hold = tonumber(ARGV[1])
@@ -245,11 +245,11 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
     local line2 = s_Lines[i2]
     do
       local i3 = s_Lines[i2].Window_Unit
-      local cost = i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3
-      if s_Lines[i2].Window_Size > 0 and cost > 0 then
+      local cost2 = i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3
+      if s_Lines[i2].Window_Size > 0 and cost2 > 0 then
         local room2 = 0
         do
-          local left = line2.Left - cost + 1
+          local left = line2.Left - cost2 + 1
           local at2 = now
           if left >= 1 or 1 == 0 then
             room2 = at2
@@ -3286,7 +3286,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     local w = x.Limits_Windows[i2]
     local line2 = x.State_Lines[i2]
     local i3 = w.Unit
-    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+    local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
     local passing = 0
     do
       if w.Interval < x.Limits_Grain then
@@ -3332,7 +3332,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     local left = line2.Left - passing
     local is3 = x.apart
     if not is3 then
-      local is2 = cost == 0 and x.rate >= x.grain
+      local is2 = cost2 == 0 and x.rate >= x.grain
       if is2 then
         local i4 = w.Unit
         is2 = 1000 * (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3) > c2.Largest
@@ -3340,14 +3340,14 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       is3 = is2
     end
     x.apart = is3
-    if cost > 0 then
-      if left < cost and x.bound == 0 then
+    if cost2 > 0 then
+      if left < cost2 and x.bound == 0 then
         x.bound = 4 + i2
       end
       do
         local refund = 0
         do
-          local units2 = cost - left
+          local units2 = cost2 - left
           local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
           local returns2 = (x3 - x3 % 4096) / 4096
           if units2 < 1 or units2 > returns2 then
@@ -3367,10 +3367,10 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local room2 = 0
         do
           local at2 = now2
-          if left >= cost or cost == 0 then
+          if left >= cost2 or cost2 == 0 then
             room2 = at2
           else
-            if cost > w.Size then
+            if cost2 > w.Size then
               at2 = at2 + 10000
             end
             local since = 0
@@ -3386,7 +3386,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             end
             local t = since - w.Offset
             local by2 = w.Interval
-            local x3 = cost - left - 1
+            local x3 = cost2 - left - 1
             local y = w.Rate
             local y2 = w.Interval
             local min2 = (x3 - x3 % y) / y + 1
@@ -3405,7 +3405,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
               local y = w.Rate < w.Size and w.Rate or w.Size
               local each2 = (x3 - x3 % y) / y
               local y2 = each2 + 1
-              local min2 = cost
+              local min2 = cost2
               local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
               if x4 < min2 then min2 = x4 end
               spanUS2 = min2 * each2
@@ -3421,7 +3421,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
           end
           x.refund, x.wait = x.refund > refund2 and x.refund or refund2, x.wait > spanUS and x.wait or spanUS
-        elseif left < cost then
+        elseif left < cost2 then
           late = true
         end
       end
@@ -3539,12 +3539,12 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
           expects = (x9 - x9 % y3) / y3
         end
-        is4 = all2 - reserved >= expects + cost
+        is4 = all2 - reserved >= expects + cost2
       end
       local room2 = is4
       x.room = x.room and room2
-      x.spare = x.spare and (room2 or line2.Spare > 4 * (line2.Taken + cost - 1))
-      leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost - 1) or room2 and w.Interval > c2.Grain)
+      x.spare = x.spare and (room2 or line2.Spare > 4 * (line2.Taken + cost2 - 1))
+      leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost2 - 1) or room2 and w.Interval > c2.Grain)
     end
   end
   local out2 = x.Leases.Out(now2)
@@ -4220,8 +4220,8 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               local gathers = w.Size > w.Rate or w.Interval <= c3.Grain
               do
                 local i3 = w.Unit
-                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                local is3 = cost > 0 and gathers
+                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                local is3 = cost2 > 0 and gathers
                 if is3 then
                   local gain = 0
                   do
@@ -4297,7 +4297,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                     local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
                     expects = (x7 - x7 % y3) / y3
                   end
-                  is3 = gain < expects + cost
+                  is3 = gain < expects + cost2
                 end
                 if is3 then
                   surplus = false
@@ -4585,8 +4585,8 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
       local gathers = w.Size > w.Rate or w.Interval <= c2.Grain
       do
         local i3 = w.Unit
-        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-        local is2 = cost > 0 and gathers
+        local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+        local is2 = cost2 > 0 and gathers
         if is2 then
           local gain = 0
           do
@@ -4662,7 +4662,7 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
             local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
             expects = (x5 - x5 % y2) / y2
           end
-          is2 = gain < expects + cost
+          is2 = gain < expects + cost2
         end
         if is2 then
           surplus = false
@@ -4904,12 +4904,12 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
             local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
             local left = line2.Left + (x3 - x3 % 4096) / 4096
             local i4 = w.Unit
-            local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
             local at2 = x.State_Now
-            if left >= cost or cost == 0 then
+            if left >= cost2 or cost2 == 0 then
               room2 = at2
             else
-              if cost > w.Size then
+              if cost2 > w.Size then
                 at2 = at2 + 10000
               end
               local since = 0
@@ -4925,7 +4925,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               end
               local t2 = since - w.Offset
               local by2 = w.Interval
-              local x4 = cost - left - 1
+              local x4 = cost2 - left - 1
               local y2 = w.Rate
               local y3 = w.Interval
               local min2 = (x4 - x4 % y2) / y2 + 1
@@ -5109,12 +5109,12 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       end
                       local left = x.State_Lines[i2].Left - expects - passing
                       local i3 = w.Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       local at3 = x.State_Now
-                      if left >= cost or cost == 0 then
+                      if left >= cost2 or cost2 == 0 then
                         room2 = at3
                       else
-                        if cost > w.Size then
+                        if cost2 > w.Size then
                           at3 = at3 + 10000
                         end
                         local since = 0
@@ -5130,7 +5130,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                         end
                         local t2 = since - w.Offset
                         local by2 = w.Interval
-                        local x4 = cost - left - 1
+                        local x4 = cost2 - left - 1
                         local y3 = w.Rate
                         local y4 = w.Interval
                         local min2 = (x4 - x4 % y3) / y3 + 1
@@ -5196,13 +5196,13 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
             for i2 = 0, own_Windows_n - 1 do
               local w = own_Windows[i2]
               local i3 = w.Unit
-              local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+              local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
               local x6 = w.Rate < w.Size and w.Rate or w.Size
-              local y4 = 1 > cost and 1 or cost
+              local y4 = 1 > cost2 and 1 or cost2
               local min3 = (x6 - x6 % y4) / y4
               if 16777215 < min3 then min3 = 16777215 end
               local brings = min3 * x.units
-              local is3 = cost > 0
+              local is3 = cost2 > 0
               if is3 then
                 local t2 = t - w.Offset
                 local by2 = w.Interval
@@ -5528,11 +5528,11 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local line2 = x.State_Lines[i2]
         do
           local i3 = line2.Window_Unit
-          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-          if line2.Left < cost then
-            local max2 = line2.Spare - 4 * cost
+          local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+          if line2.Left < cost2 then
+            local max2 = line2.Spare - 4 * cost2
             if -1125899906842624 > max2 then max2 = -1125899906842624 end
-            local max3 = line2.Taken - cost
+            local max3 = line2.Taken - cost2
             if -1125899906842624 > max3 then max3 = -1125899906842624 end
             line2.Spare, line2.Taken = max2, max3
           end
@@ -5551,14 +5551,14 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     local spanUS = 0
     do
       local i2 = w.Unit
-      local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+      local cost2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
       local spanUS2 = 0
       do
         local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
         local y = w.Rate < w.Size and w.Rate or w.Size
         local each2 = (x3 - x3 % y) / y
         local y2 = each2 + 1
-        local min2 = cost
+        local min2 = cost2
         local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
         if x4 < min2 then min2 = x4 end
         spanUS2 = min2 * each2
@@ -6250,10 +6250,12 @@ end
   local pinned = false -- hold has changed the limits
   for i = first_op, last_op do
     local op = ARGV[i]
-    local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level
-    if #op == 1 then
-      op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0, 0
+    local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0, 0
+    if #op < 192 then
       op_Kind, op_Now, op_Cost_0 = string.byte(op), -9223372036854775808, 1
+      if #op > 1 then
+        op_Lease_Cost_0, op_Lease_ID, op_Lease_Begin, op_Lease_End = 1, unpack('<ddd', op, 2)
+      end
     else
       op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = unpack('<dddddddddddddddddddddddd', op)
       op_Urgent = op_Urgent == 1
@@ -7548,7 +7550,7 @@ end
                 local w = l_Windows[i2]
                 local line2 = s_Lines[i2]
                 local i3 = w.Unit
-                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                 local passing = 0
                 do
                   if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
@@ -7583,10 +7585,10 @@ end
                 local room2 = 0
                 do
                   local at2 = now2
-                  if left >= cost or cost == 0 then
+                  if left >= cost2 or cost2 == 0 then
                     room2 = at2
                   else
-                    if cost > w.Size then
+                    if cost2 > w.Size then
                       at2 = at2 + 10000
                     end
                     local since = 0
@@ -7602,7 +7604,7 @@ end
                     end
                     local t2 = since - w.Offset
                     local by2 = w.Interval
-                    local x2 = cost - left - 1
+                    local x2 = cost2 - left - 1
                     local y = w.Rate
                     local y2 = w.Interval
                     local min2 = (x2 - x2 % y) / y + 1
@@ -7622,7 +7624,7 @@ end
                       local y = w.Rate < w.Size and w.Rate or w.Size
                       local each2 = (x2 - x2 % y) / y
                       local y2 = each2 + 1
-                      local min2 = cost
+                      local min2 = cost2
                       local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
                       if x3 < min2 then min2 = x3 end
                       spanUS2 = min2 * each2
@@ -7642,7 +7644,7 @@ end
                 do
                   local refund = 0
                   do
-                    local units2 = cost - left
+                    local units2 = cost2 - left
                     local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                     local returns2 = (x2 - x2 % 4096) / 4096
                     if units2 < 1 or units2 > returns2 then
@@ -7826,7 +7828,7 @@ end
                     local line2 = s_Lines[i2]
                     do
                       local i3 = w2.Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       if op_Urgent then
                         local u_booked, u_tickets, u_until = 0, 0, 0
                         do
@@ -7845,10 +7847,10 @@ end
                         do
                           local left = line2.Left - u_booked
                           local at2 = s_Now
-                          if left >= cost or cost == 0 then
+                          if left >= cost2 or cost2 == 0 then
                             room2 = at2
                           else
-                            if cost > w2.Size then
+                            if cost2 > w2.Size then
                               at2 = at2 + 10000
                             end
                             local since = 0
@@ -7864,7 +7866,7 @@ end
                             end
                             local t4 = since - w2.Offset
                             local by4 = w2.Interval
-                            local x2 = cost - left - 1
+                            local x2 = cost2 - left - 1
                             local y = w2.Rate
                             local y2 = w2.Interval
                             local min2 = (x2 - x2 % y) / y + 1
@@ -7880,10 +7882,10 @@ end
                         do
                           local left = line2.Promised
                           local at2 = s_Slot
-                          if left >= cost or cost == 0 then
+                          if left >= cost2 or cost2 == 0 then
                             room2 = at2
                           else
-                            if cost > w2.Size then
+                            if cost2 > w2.Size then
                               at2 = at2 + 10000
                             end
                             local since = 0
@@ -7899,7 +7901,7 @@ end
                             end
                             local t4 = since - w2.Offset
                             local by4 = w2.Interval
-                            local x2 = cost - left - 1
+                            local x2 = cost2 - left - 1
                             local y = w2.Rate
                             local y2 = w2.Interval
                             local min2 = (x2 - x2 % y) / y + 1
@@ -7939,12 +7941,12 @@ end
                         do
                           local x2 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
-                          local cost = (x2 - x2 % y) / y
+                          local cost2 = (x2 - x2 % y) / y
                           local fraction = 4033
                           local max3 = 64
                           local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                           if x3 > max3 then max3 = x3 end
-                          local x4 = cost * max3 + fraction - 0 * 2531 % fraction
+                          local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
                           weight2 = (x4 - x4 % 4096) / 4096
                         end
                         local y = 1 > weight2 and 1 or weight2
@@ -8035,7 +8037,7 @@ end
                           local w2 = l_Windows[i2]
                           local line2 = s_Lines[i2]
                           local i3 = w2.Unit
-                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                           local promised = 0
                           promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
                           local promised2 = promised
@@ -8050,7 +8052,7 @@ end
                           local t5 = s_Now - w2.Offset
                           local by5 = w2.Interval
                           local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                          local is4 = cost > 0
+                          local is4 = cost2 > 0
                           if is4 then
                             local y2 = w2.Rate
                             local min2 = n2
@@ -8073,7 +8075,7 @@ end
                               if x8 < min3 then min3 = x8 end
                               waits = min3 * each2
                             end
-                            is4 = line2.Left - cost + min2 * w2.Rate < waits
+                            is4 = line2.Left - cost2 + min2 * w2.Rate < waits
                           end
                           if is4 then
                             apart2 = 9007199254740991
@@ -8090,10 +8092,10 @@ end
                             if x6 < min4 then min4 = x6 end
                             local left = line2.Left - min4
                             local at4 = s_Now
-                            if left >= cost or cost == 0 then
+                            if left >= cost2 or cost2 == 0 then
                               room2 = at4
                             else
-                              if cost > w2.Size then
+                              if cost2 > w2.Size then
                                 at4 = at4 + 10000
                               end
                               local since = 0
@@ -8109,7 +8111,7 @@ end
                               end
                               local t6 = since - w2.Offset
                               local by6 = w2.Interval
-                              local x7 = cost - left - 1
+                              local x7 = cost2 - left - 1
                               local y3 = w2.Rate
                               local y4 = w2.Interval
                               local min5 = (x7 - x7 % y3) / y3 + 1
@@ -8143,14 +8145,14 @@ end
                             local w2 = l_Windows[i2]
                             local line2 = s_Lines[i2]
                             local i3 = w2.Unit
-                            local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                            local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                             local weight2 = 0
                             do
                               local fraction = 4033
                               local max2 = 64
                               local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                               if x2 > max2 then max2 = x2 end
-                              local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                              local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
                               weight2 = (x3 - x3 % 4096) / 4096
                             end
                             local each2 = weight2
@@ -8182,12 +8184,12 @@ end
                                   do
                                     local x2 = line3.Estimated
                                     local y = 1 > s_Ended and 1 or s_Ended
-                                    local cost2 = (x2 - x2 % y) / y
+                                    local cost3 = (x2 - x2 % y) / y
                                     local fraction = 4033
                                     local max3 = 64
                                     local x3 = 4096 - (0 > line3.Saved and 0 or line3.Saved)
                                     if x3 > max3 then max3 = x3 end
-                                    local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                    local x4 = cost3 * max3 + fraction - 0 * 2531 % fraction
                                     weight3 = (x4 - x4 % 4096) / 4096
                                   end
                                   local y = 1 > weight3 and 1 or weight3
@@ -8231,7 +8233,7 @@ end
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
                             local short = min3 - (turns - turns % y2) / y2
-                            local is5 = cost == 0
+                            local is5 = cost2 == 0
                             if not is5 then
                               local t4 = s_Slot - w2.Offset
                               local by4 = w2.Interval
@@ -8245,7 +8247,7 @@ end
                                   local max2 = 64
                                   local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                                   if x3 > max2 then max2 = x3 end
-                                  local x4 = cost * max2 + fraction - 0 * 2531 % fraction
+                                  local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
                                   weight3 = (x4 - x4 % 4096) / 4096
                                 end
                                 is4 = line2.Promised >= weight3
@@ -8254,12 +8256,12 @@ end
                             end
                             local is7 = not is5
                             if is7 then
-                              local is6 = not (line2.Spare > 4 * (line2.Taken + cost - 1))
+                              local is6 = not (line2.Spare > 4 * (line2.Taken + cost2 - 1))
                               if not is6 then
                                 local min4 = short
                                 local x3 = (1125899906842624 - 1125899906842624 % each2) / each2
                                 if x3 < min4 then min4 = x3 end
-                                is6 = line2.Left - cost < min4 * each2
+                                is6 = line2.Left - cost2 < min4 * each2
                               end
                               is7 = is6
                             end
@@ -8308,7 +8310,7 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       local w2 = l_Windows[i2]
                       local i3 = w2.Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       local is5 = later2
                       if not is5 then
                         local t4 = op_Ticket_Slot - w2.Offset
@@ -8323,7 +8325,7 @@ end
                             local y = w2.Rate < w2.Size and w2.Rate or w2.Size
                             local each2 = (x2 - x2 % y) / y
                             local y2 = each2 + 1
-                            local min2 = cost
+                            local min2 = cost2
                             local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
                             if x3 < min2 then min2 = x3 end
                             spanUS = min2 * each2
@@ -8336,7 +8338,7 @@ end
                       local is8 = beside
                       if is8 then
                         local line2 = s_Lines[i2]
-                        local is7 = cost == 0
+                        local is7 = cost2 == 0
                         if not is7 then
                           local t6 = s_Slot - w2.Offset
                           local by6 = w2.Interval
@@ -8350,7 +8352,7 @@ end
                               local max2 = 64
                               local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                               if x2 > max2 then max2 = x2 end
-                              local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                              local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
                               weight2 = (x3 - x3 % 4096) / 4096
                             end
                             is6 = line2.Promised >= weight2
@@ -8472,8 +8474,8 @@ end
                       local line2 = s_Lines[i2]
                       do
                         local i3 = w.Unit
-                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                        local is3 = cost == 0
+                        local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        local is3 = cost2 == 0
                         if not is3 then
                           local t2 = s_Slot - w.Offset
                           local by2 = w.Interval
@@ -8487,7 +8489,7 @@ end
                               local max2 = 64
                               local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                               if x2 > max2 then max2 = x2 end
-                              local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                              local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
                               weight2 = (x3 - x3 % 4096) / 4096
                             end
                             is2 = line2.Promised >= weight2
@@ -8501,12 +8503,12 @@ end
                             local max2 = 64
                             local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                             if x2 > max2 then max2 = x2 end
-                            local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                            local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
                             weight3 = (x3 - x3 % 4096) / 4096
                           end
                           line2.Promised = line2.Promised - weight3
                         else
-                          line2.Taken = line2.Taken + cost
+                          line2.Taken = line2.Taken + cost2
                         end
                       end
                     end
@@ -8590,12 +8592,12 @@ end
                           local weight2 = 0
                           do
                             local i4 = w.Unit
-                            local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                            local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                             local fraction = 4033
                             local max2 = 64
                             local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                             if x2 > max2 then max2 = x2 end
-                            local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                            local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
                             weight2 = (x3 - x3 % 4096) / 4096
                           end
                           local min2 = w.Size
@@ -8607,15 +8609,15 @@ end
                       local weight2 = 0
                       do
                         local i4 = w.Unit
-                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                        local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                         local fraction = 4033
                         local max2 = 64
                         local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                         if x2 > max2 then max2 = x2 end
-                        local x3 = cost * max2 + fraction - 0 * 2531 % fraction
+                        local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
                         weight2 = (x3 - x3 % 4096) / 4096
                       end
-                      local cost = weight2
+                      local cost2 = weight2
                       local gain2 = 0
                       do
                         local left = line2.Promised
@@ -8656,9 +8658,9 @@ end
                           end
                         end
                       end
-                      line2.Promised = gain2 - cost
-                      if 2 * cost >= line2.Largest then
-                        line2.Largest, line2.LargestAt = line2.Largest > cost and line2.Largest or cost, slot
+                      line2.Promised = gain2 - cost2
+                      if 2 * cost2 >= line2.Largest then
+                        line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot
                       end
                     end
                     s_Slot = slot
@@ -8790,12 +8792,12 @@ end
                         do
                           local x3 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
-                          local cost = (x3 - x3 % y) / y
+                          local cost2 = (x3 - x3 % y) / y
                           local fraction = 4033
                           local max4 = 64
                           local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                           if x4 > max4 then max4 = x4 end
-                          local x5 = cost * max4 + fraction - 0 * 2531 % fraction
+                          local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
                           weight2 = (x5 - x5 % 4096) / 4096
                         end
                         local y = 1 > weight2 and 1 or weight2
@@ -9002,12 +9004,12 @@ end
                       end
                       local left = x2.State_Lines[k2].Left - expects
                       local i3 = w.Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       local at3 = x2.State_Now
-                      if left >= cost or cost == 0 then
+                      if left >= cost2 or cost2 == 0 then
                         room2 = at3
                       else
-                        if cost > w.Size then
+                        if cost2 > w.Size then
                           at3 = at3 + 10000
                         end
                         local since = 0
@@ -9023,7 +9025,7 @@ end
                         end
                         local t2 = since - w.Offset
                         local by2 = w.Interval
-                        local x8 = cost - left - 1
+                        local x8 = cost2 - left - 1
                         local y2 = w.Rate
                         local y3 = w.Interval
                         local min3 = (x8 - x8 % y2) / y2 + 1
@@ -9130,13 +9132,13 @@ end
                               for i4 = 0, l_Windows_n - 1 do
                                 local w3 = l_Windows[i4]
                                 local i5 = w3.Unit
-                                local cost = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                                 local x5 = w3.Rate < w3.Size and w3.Rate or w3.Size
-                                local y3 = 1 > cost and 1 or cost
+                                local y3 = 1 > cost2 and 1 or cost2
                                 local min2 = (x5 - x5 % y3) / y3
                                 if 16777215 < min2 then min2 = 16777215 end
                                 local brings = min2 * x2.units
-                                local is9 = cost > 0
+                                local is9 = cost2 > 0
                                 if is9 then
                                   local t4 = slot - w3.Offset
                                   local by4 = w3.Interval
@@ -9326,12 +9328,12 @@ end
                             ahead = gain < gain2 and gain or gain2
                           end
                           local i3 = w2.Unit
-                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                           local at3 = t2
-                          if ahead >= cost or cost == 0 then
+                          if ahead >= cost2 or cost2 == 0 then
                             room2 = at3
                           else
-                            if cost > w2.Size then
+                            if cost2 > w2.Size then
                               at3 = at3 + 10000
                             end
                             local since = 0
@@ -9347,7 +9349,7 @@ end
                             end
                             local t3 = since - w2.Offset
                             local by2 = w2.Interval
-                            local x4 = cost - ahead - 1
+                            local x4 = cost2 - ahead - 1
                             local y2 = w2.Rate
                             local y3 = w2.Interval
                             local min2 = (x4 - x4 % y2) / y2 + 1
@@ -9367,14 +9369,14 @@ end
                           local part = x2.part
                           local w2 = l_Windows[l_Shortest]
                           local i3 = w2.Unit
-                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                           local x4 = f2.Units + f2.Later
                           local y2 = 1 > part and 1 or part
-                          local y3 = cost + 1
+                          local y3 = cost2 + 1
                           local min2 = (x4 - x4 % y2) / y2
                           local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
                           if x5 < min2 then min2 = x5 end
-                          local units2 = min2 * cost
+                          local units2 = min2 * cost2
                           local y4 = w2.Rate < w2.Size and w2.Rate or w2.Size
                           local y5 = w2.Interval
                           local x6 = (1125899906842624 - 1125899906842624 % y5) / y5
@@ -9503,12 +9505,12 @@ end
                             local weight2 = 0
                             do
                               local i3 = w.Unit
-                              local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                              local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                               local fraction = 4033
                               local max2 = 64
                               local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                               if x2 > max2 then max2 = x2 end
-                              local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                              local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
                               weight2 = (x3 - x3 % 4096) / 4096
                             end
                             line2.Promised = line2.Promised + (weight2 < w.Size and weight2 or w.Size)
@@ -9650,12 +9652,12 @@ end
                             do
                               local x2 = line2.Estimated
                               local y = 1 > s_Ended and 1 or s_Ended
-                              local cost = (x2 - x2 % y) / y
+                              local cost2 = (x2 - x2 % y) / y
                               local fraction = 4033
                               local max3 = 64
                               local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                               if x3 > max3 then max3 = x3 end
-                              local x4 = cost * max3 + fraction - 0 * 2531 % fraction
+                              local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
                               weight2 = (x4 - x4 % 4096) / 4096
                             end
                             local y = 1 > weight2 and 1 or weight2
@@ -9776,12 +9778,12 @@ end
                                     local weight2 = 0
                                     do
                                       local i4 = w.Unit
-                                      local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                      local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                                       local fraction = 4033
                                       local max2 = 64
                                       local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                                       if x2 > max2 then max2 = x2 end
-                                      local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                                      local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
                                       weight2 = (x3 - x3 % 4096) / 4096
                                     end
                                     local min2 = w.Size
@@ -9793,15 +9795,15 @@ end
                                 local weight2 = 0
                                 do
                                   local i4 = w.Unit
-                                  local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                  local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                                   local fraction = 4033
                                   local max2 = 64
                                   local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                                   if x2 > max2 then max2 = x2 end
-                                  local x3 = cost * max2 + fraction - number2 * 2531 % fraction
+                                  local x3 = cost2 * max2 + fraction - number2 * 2531 % fraction
                                   weight2 = (x3 - x3 % 4096) / 4096
                                 end
-                                local cost = weight2
+                                local cost2 = weight2
                                 local gain2 = 0
                                 do
                                   local left = line2.Promised
@@ -9842,9 +9844,9 @@ end
                                     end
                                   end
                                 end
-                                line2.Promised = gain2 - cost
-                                if 2 * cost >= line2.Largest then
-                                  line2.Largest, line2.LargestAt = line2.Largest > cost and line2.Largest or cost, slot2
+                                line2.Promised = gain2 - cost2
+                                if 2 * cost2 >= line2.Largest then
+                                  line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
                                 end
                               end
                               s_Slot = slot2
@@ -9913,12 +9915,12 @@ end
                                     local weight2 = 0
                                     do
                                       local i4 = w.Unit
-                                      local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                      local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                                       local fraction = 4033
                                       local max2 = 64
                                       local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                                       if x2 > max2 then max2 = x2 end
-                                      local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                                      local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
                                       weight2 = (x3 - x3 % 4096) / 4096
                                     end
                                     local min2 = w.Size
@@ -9930,15 +9932,15 @@ end
                                 local weight2 = 0
                                 do
                                   local i4 = w.Unit
-                                  local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                  local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                                   local fraction = 4033
                                   local max2 = 64
                                   local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                                   if x2 > max2 then max2 = x2 end
-                                  local x3 = cost * max2 + fraction - number2 * 2531 % fraction
+                                  local x3 = cost2 * max2 + fraction - number2 * 2531 % fraction
                                   weight2 = (x3 - x3 % 4096) / 4096
                                 end
-                                local cost = weight2
+                                local cost2 = weight2
                                 local gain2 = 0
                                 do
                                   local left = line2.Promised
@@ -9979,9 +9981,9 @@ end
                                     end
                                   end
                                 end
-                                line2.Promised = gain2 - cost
-                                if 2 * cost >= line2.Largest then
-                                  line2.Largest, line2.LargestAt = line2.Largest > cost and line2.Largest or cost, slot2
+                                line2.Promised = gain2 - cost2
+                                if 2 * cost2 >= line2.Largest then
+                                  line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
                                 end
                               end
                               s_Slot = slot2
@@ -10019,11 +10021,11 @@ end
                                 local line2 = s_Lines[i2]
                                 do
                                   local i3 = line2.Window_Unit
-                                  local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                                  if line2.Left < cost then
-                                    local max2 = line2.Spare - 4 * cost
+                                  local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                  if line2.Left < cost2 then
+                                    local max2 = line2.Spare - 4 * cost2
                                     if -1125899906842624 > max2 then max2 = -1125899906842624 end
-                                    local max3 = line2.Taken - cost
+                                    local max3 = line2.Taken - cost2
                                     if -1125899906842624 > max3 then max3 = -1125899906842624 end
                                     line2.Spare, line2.Taken = max2, max3
                                   end
@@ -10163,13 +10165,13 @@ end
                               for i4 = 0, l_Windows_n - 1 do
                                 local w2 = l_Windows[i4]
                                 local i5 = w2.Unit
-                                local cost = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                                 local x4 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                                local y2 = 1 > cost and 1 or cost
+                                local y2 = 1 > cost2 and 1 or cost2
                                 local min3 = (x4 - x4 % y2) / y2
                                 if 16777215 < min3 then min3 = 16777215 end
                                 local brings = min3 * x2.units
-                                local is9 = cost > 0
+                                local is9 = cost2 > 0
                                 if is9 then
                                   local t4 = slot - w2.Offset
                                   local by4 = w2.Interval
@@ -10644,12 +10646,12 @@ end
                       local weight2 = 0
                       do
                         local i3 = w.Unit
-                        local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                        local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                         local fraction = 4033
                         local max2 = 64
                         local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                         if x2 > max2 then max2 = x2 end
-                        local x3 = cost * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                        local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
                         weight2 = (x3 - x3 % 4096) / 4096
                       end
                       line2.Promised = line2.Promised + (weight2 < w.Size and weight2 or w.Size)
@@ -10791,12 +10793,12 @@ end
                       do
                         local x2 = line2.Estimated
                         local y = 1 > s_Ended and 1 or s_Ended
-                        local cost = (x2 - x2 % y) / y
+                        local cost2 = (x2 - x2 % y) / y
                         local fraction = 4033
                         local max3 = 64
                         local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                         if x3 > max3 then max3 = x3 end
-                        local x4 = cost * max3 + fraction - 0 * 2531 % fraction
+                        local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
                         weight2 = (x4 - x4 % 4096) / 4096
                       end
                       local y = 1 > weight2 and 1 or weight2
@@ -11214,9 +11216,9 @@ end
     end
     local sum = (a_Found and 1 or 0) + (a_Late and 8 or 0) + 16 * a_Limit
     if a_Lease_ID ~= 0 then
-      answers[#answers + 1] = pack('<dddddddddd', sum + 4, a_Delay, a_Bound, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3)
+      answers[#answers + 1] = pack('<dddddd', sum + 4, a_Delay, a_Bound, a_Lease_ID, a_Lease_Begin, a_Lease_End)
     elseif a_Ticket_Slot ~= 0 or a_Ticket_Number ~= 0 then
-      answers[#answers + 1] = pack('<dddddddddd', sum + 2, a_Delay, a_Bound, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3)
+      answers[#answers + 1] = pack('<dddddd', sum + 2, a_Delay, a_Bound, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again)
     else
       answers[#answers + 1] = pack('<ddd', sum, a_Delay, a_Bound)
     end

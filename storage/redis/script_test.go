@@ -379,6 +379,47 @@ func TestEntitiesShareCalls(t *testing.T) {
 	}
 }
 
+// TestLeasesByOwnClock has decide.lua decide by its own clock, which takes shorter arguments for most operations.
+func TestLeasesByOwnClock(t *testing.T) {
+	s, err := New(openStorage(t, connectRedis(t)).client, Options{Prefix: fmt.Sprintf("%x:", rand.Uint64()), Remember: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := decision.Limits{Windows: []decision.Window{{Size: 100, Rate: 1, Interval: 60_000}}, Tokens: 100, Guess: 1, Lease: 60_000, MaxLease: 120_000, Start: 1}
+	if field, _ := l.Ready(); field != "" {
+		t.Fatal(field)
+	}
+	do := func(op decision.Op) decision.Answer {
+		op.Now = decision.OwnClock
+		a, err := s.Do(t.Context(), "shop", &l, nil, op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for _, cost := range []decision.Cost{{1}, {2}, {1, 0, 3}} {
+		admitted := do(decision.Op{Kind: decision.Admit, Cost: cost})
+		if b := admitted.Lease; b.ID == 0 || b.End != b.Begin+l.Lease || b.Cost != cost {
+			t.Errorf("Admit of %v: %+v", cost, admitted)
+		}
+		if renewed := do(decision.Op{Kind: decision.Renew, Lease: admitted.Lease}); !renewed.Found || renewed.Lease.ID != admitted.Lease.ID || renewed.Lease.Cost != cost {
+			t.Errorf("Renew of %v: %+v", cost, renewed)
+		}
+		settle := decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: admitted.Lease}
+		if first, second := do(settle), do(settle); !first.Found || second.Found {
+			t.Errorf("Settle of %v: %+v, again: %+v", cost, first, second)
+		}
+	}
+	e, err := s.Read(t.Context(), "shop")
+	if left := e.State.Lines[0].Left; err != nil || left != 97 || e.Out != 0 {
+		t.Errorf("after three calls %d of 100 are left, and %d leases, %v", left, e.Out, err)
+	}
+	postponed := do(decision.Op{Kind: decision.Admit, Cost: decision.Cost{100}})
+	if ticket := postponed.Ticket; ticket.Slot == 0 || ticket.Cost != (decision.Cost{100}) {
+		t.Errorf("the ticket of 100: %+v", postponed)
+	}
+}
+
 // counting counts the commands of pipelines.
 type counting struct{ commands int }
 

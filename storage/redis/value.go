@@ -186,13 +186,18 @@ func packLimits(l *decision.Limits) string {
 }
 
 // packOp makes another argument of decide.lua: the numbers of decision.Op in the order of their declaration. For most
-// operations it is the Kind alone.
+// operations it is the Kind alone, or with a lease.
 func packOp(o *decision.Op) string {
-	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Level == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
-		o.Pin == nil && (o.Cost == decision.Cost{1} || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
-		return kinds[o.Kind : o.Kind+1]
-	}
 	t, l := &o.Ticket, &o.Lease
+	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Level == 0 && *t == (decision.Ticket{}) &&
+		o.Pin == nil && (o.Cost == decision.Cost{1} || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
+		kind := kinds[o.Kind : o.Kind+1]
+		if *l == (decision.Lease{}) {
+			return kind
+		} else if l.Cost == (decision.Cost{1}) {
+			return string(appendNumbers(append(make([]byte, 0, 25), kind...), l.ID, l.Begin, l.End))
+		}
+	}
 	b, urgent := make([]byte, 0, 8*26), int64(0)
 	if o.Urgent {
 		urgent = 1
@@ -221,12 +226,6 @@ func take(answers string, op *decision.Op, within int, a *decision.Answer) (rest
 		answers = answers[8:]
 		return n
 	}
-	cost := func() (c decision.Cost) {
-		for unit := range c {
-			c[unit] = next()
-		}
-		return c
-	}
 	sum := next()
 	a.Delay, a.Bound = next(), decision.Bound(next())
 	if !missing && sum == -1 {
@@ -236,10 +235,13 @@ func take(answers string, op *decision.Op, within int, a *decision.Answer) (rest
 	}
 	a.Found, a.Late, a.Limit = sum&1 != 0, sum&8 != 0, sum>>4
 	if sum&2 != 0 {
-		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: cost()}
+		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: op.Cost}
 	}
 	if sum&4 != 0 {
-		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: cost()}
+		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: op.Cost}
+		if op.Kind == decision.Renew {
+			a.Lease.Cost = op.Lease.Cost
+		}
 	}
 	nothing := op.Kind == decision.Admit && !a.Late && a.Delay == 0 && a.Lease.ID == 0
 	if missing || sum < 0 || a.Limit > int64(within) || a.Delay < 0 || nothing {
