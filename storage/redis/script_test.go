@@ -379,6 +379,50 @@ func TestEntitiesShareCalls(t *testing.T) {
 	}
 }
 
+// TestFoundAmongOthers has another process change a value, and then remove it. Only a value that is missing may be on another server.
+func TestFoundAmongOthers(t *testing.T) {
+	s := openStorage(t, connectRedis(t))
+	limits := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 3_600_000}}, Tokens: 1000, Guess: 1, Lease: 3_600_000, MaxLease: 3_600_000}
+	if field, _ := limits.Ready(); field != "" {
+		t.Fatal(field)
+	}
+	alone, other := &lane{storage: s, clock: recall.NewClock()}, &lane{storage: s}
+	decide := func(l *lane, keys ...string) {
+		var turns []*batch.Turn
+		for _, key := range keys {
+			op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
+			turns = append(turns, &batch.Turn{Calls: []*batch.Call{{Key: key, Limits: limits, Op: op}}})
+		}
+		l.decide(turns, func([]*batch.Turn) {})
+		for _, turn := range turns {
+			if err := turn.Calls[0].Err; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, change := range []struct {
+		by   func(key string)
+		want int64
+	}{
+		{func(key string) { decide(other, key) }, 8},
+		{func(key string) { s.client.Del(t.Context(), s.key(key)) }, 0},
+	} {
+		n := int64(7)
+		for i := 0; i < 10 && n == 7; i++ { // a call that is late by a second tells nothing
+			first, second := fmt.Sprint("first ", change.want, i), fmt.Sprint("second ", change.want, i)
+			decide(alone, first, second) // by decide.lua
+			decide(alone, first, second)
+			change.by(second)
+			s.found.Store(7)
+			decide(alone, first, second)
+			n = s.found.Load()
+		}
+		if n != change.want {
+			t.Errorf("%d values found, want %d", n, change.want)
+		}
+	}
+}
+
 // TestLeasesByOwnClock has decide.lua decide by its own clock, which takes shorter arguments for most operations.
 func TestLeasesByOwnClock(t *testing.T) {
 	s, err := New(openStorage(t, connectRedis(t)).client, Options{Prefix: fmt.Sprintf("%x:", rand.Uint64()), Remember: -1})
