@@ -200,7 +200,7 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 		return Never
 	}
 	since := s.LastID / 1024
-	if s.Last == 0 {
+	if s.Ended == 0 && s.Last == 0 { // none has begun
 		since = s.Now
 	} else if s.Ended == 0 {
 		since = 2*s.Last - s.Now

@@ -1127,3 +1127,18 @@ func TestPauseForNothing(t *testing.T) {
 		}
 	}
 }
+
+// The last operation took no millisecond. A message with a far slot still waits for the operation that has been running for long.
+func TestFarSlotAfterAnInstant(t *testing.T) {
+	e := newEntity(t, decision.Window{Size: 4, Rate: 4, Interval: 60_000})
+	e.settle(0, e.runs(0, 2, newcomer), 2)
+	e.runs(0, 2, newcomer)
+	for range 6 {
+		if a := e.admit(30_000, 2, newcomer); a.Ticket.Slot == 0 && a.Delay != 30_001 {
+			t.Errorf("it asks again in %d ms, want 30001", a.Delay)
+		} else if a.Ticket.Slot == 0 {
+			return
+		}
+	}
+	t.Error("each message has a slot")
+}

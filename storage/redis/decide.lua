@@ -9432,7 +9432,7 @@ end
                     unmeasured = 9007199254740991
                   else
                     local since = (s_LastID - s_LastID % 1024) / 1024
-                    if s_Last == 0 then
+                    if s_Ended == 0 and s_Last == 0 then
                       since = s_Now
                     elseif s_Ended == 0 then
                       since = 2 * s_Last - s_Now
@@ -9469,7 +9469,7 @@ end
                     else
                       local x3 = x2.State_LastID
                       local since = (x3 - x3 % 1024) / 1024
-                      if x2.State_Last == 0 then
+                      if x2.State_Ended == 0 and x2.State_Last == 0 then
                         since = x2.State_Now
                       elseif x2.State_Ended == 0 then
                         since = 2 * x2.State_Last - x2.State_Now
