@@ -371,13 +371,14 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 func (l *Limits) apart(s *State, op *Op, v *view) int64 {
 	due, at := int64(MostUnits), v.at // operations
 	for i := range l.Windows {
-		w, line := &l.Windows[i], &s.Lines[i]
-		each := line.usual(s)
-		if each == 0 { // none of them has run yet
-			each = line.Largest
-		}
-		if op.Cost[w.Unit] == 0 && each > 0 {
-			due = min(due, max(0, w.gain(s, line.Left, s.Now, v.at))/each)
+		if w, line := &l.Windows[i], &s.Lines[i]; op.Cost[w.Unit] == 0 {
+			each := line.usual(s)
+			if each == 0 { // none of them has run yet
+				each = line.Largest
+			}
+			if each > 0 {
+				due = min(due, max(0, w.gain(s, line.Left, s.Now, v.at))/each)
+			}
 		}
 	}
 	if due == MostUnits || op.Urgent {
@@ -385,12 +386,11 @@ func (l *Limits) apart(s *State, op *Op, v *view) int64 {
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		cost, promised, usual := op.Cost[w.Unit], s.promised(w.Unit), max(1, line.usual(s))
-		n := w.interval(s.Slot) - w.interval(s.Now)
+		cost, usual, n := op.Cost[w.Unit], max(1, line.usual(s)), w.interval(s.Slot)-w.interval(s.Now)
 		if cost > 0 && line.Left-cost+min(n, bound/w.Rate)*w.Rate < line.waits(s) {
 			return Never
 		}
-		at = max(at, w.room(s, line.Left-min(promised, min(due, bound/usual)*usual), cost, s.Now))
+		at = max(at, w.room(s, line.Left-min(s.promised(w.Unit), min(due, bound/usual)*usual), cost, s.Now))
 	}
 	return at
 }
@@ -400,11 +400,12 @@ func (l *Limits) apart(s *State, op *Op, v *view) int64 {
 // left is theirs first, as far as the window brings less until then.
 func (l *Limits) spare(s *State, op *Op, v *view) bool {
 	turns := max(0, min(s.AgainUS-s.Now*1000, bound))
+	tickets := min(turns/max(1, l.denials(s, v)), s.Next-s.Head/16) // denied ones
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
 		each := line.weight(cost, 0)
-		short := min(turns/max(1, l.denials(s, v)), s.Next-s.Head/16) - turns/max(1, w.spanUS(each)) // operations of denied tickets
+		short := tickets - turns/max(1, w.spanUS(each)) // so many that the window does not serve until then
 		if !line.beside(w, s, cost) && (!line.spares(cost) || line.Left-cost < min(short, bound/each)*each) {
 			return false
 		}

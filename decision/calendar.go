@@ -22,8 +22,8 @@ const Grains = 1024
 // mostBooked is the most that a place of Counts holds.
 const mostBooked = 1<<24 - 1
 
-// whole is all, in the parts of Calendar.ratio.
-const whole = 1 << 20
+// fully is the ratio of a window of which operations take all that is booked: see Calendar.ratio.
+const fully = 1 << 20
 
 // mostGrains is how many grains' worth an operation books at most, if the windows count several units.
 const mostGrains = 128
@@ -40,16 +40,16 @@ func (c *Calendar) put(n, units int64) {
 	c.Units.Put(n-c.Head, units)
 }
 
-// ratio returns how much of the booked units operations will probably take from a window, in whole. Estimates are too high or too
+// ratio returns how much of the booked units operations will probably take from a window, as a part of fully. Estimates are too high or too
 // low, some operations take more of one unit and others of another, and small ones are rounded up.
 func (c *Calendar) ratio(line *Line) int64 {
 	rest, each := c.Largest-c.Asked[line.Window.Unit], max(1, (c.Largest+1023)/1024)
-	booked := whole - rest/each*1024 - rest%each*1024/each
+	booked := fully - rest/each*1024 - rest%each*1024/each
 	return max(1, booked*(4096-line.Saved)/4096)
 }
 
-// of returns a part of the booked units.
-func of(booked, part int64) int64 { return (booked/1024*part + booked%1024*part/1024) / 1024 }
+// portion returns a ratio of the booked units.
+func portion(booked, ratio int64) int64 { return (booked/1024*ratio + booked%1024*ratio/1024) / 1024 }
 
 // advance brings the limit to now.
 func (x *Shared) advance(now int64) {
@@ -122,7 +122,7 @@ func (x *Shared) backlog(part int64) int64 { return x.booked(part) * 1024 / x.ra
 // several units, but takes its cost only once.
 func (x *Shared) expects(booked, window int64) int64 {
 	c, line := &x.State.Calendars[0], &x.State.Lines[window]
-	return x.Limits.units(min(of(booked/x.times, c.ratio(line)), 1<<32), line.Window.Unit)
+	return x.Limits.units(min(portion(booked/x.times, c.ratio(line)), 1<<32), line.Window.Unit)
 }
 
 // in returns the time in a grain at which the next unit has its turn. Units beyond the rate of a full grain displace others from

@@ -55,7 +55,7 @@ func (l *Limits) Booked(s *State) int64 {
 		if l.PerGrain == MostUnits { // only tokens are short: the operations
 			return booked
 		}
-		return l.units(min(of(booked, c.ratio(&s.Lines[0])), 1<<32), unit)
+		return l.units(min(portion(booked, c.ratio(&s.Lines[0])), 1<<32), unit)
 	}
 	return s.promised(l.Windows[0].Unit)
 }

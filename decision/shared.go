@@ -94,7 +94,7 @@ func (l *Limits) gains(s *State) int64 {
 	for i := range l.Windows {
 		ratio = max(ratio, s.Calendars[0].ratio(&s.Lines[i]))
 	}
-	return min(l.asked(l.PerGrain)*whole/ratio, mostBooked)
+	return min(l.asked(l.PerGrain)*fully/ratio, mostBooked)
 }
 
 // ends returns about how many operations end in a grain, counted so many times each.

@@ -7974,59 +7974,63 @@ end
                       local due = 1099511627776
                       local at3 = v_at
                       for i2 = 0, l_Windows_n - 1 do
-                        local w2 = l_Windows[i2]
-                        local line2 = s_Lines[i2]
-                        local x2 = line2.Estimated
-                        local y = 1 > s_Ended and 1 or s_Ended
-                        local each2 = (x2 - x2 % y) / y
-                        if each2 == 0 then
-                          each2 = line2.Largest
-                        end
-                        local i3 = w2.Unit
-                        if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0 and each2 > 0 then
-                          local gain = 0
-                          do
-                            local left = line2.Left
-                            if v_at <= s_Now then
-                              gain = left
-                            else
-                              local t4 = v_at - w2.Offset
-                              local by4 = w2.Interval
-                              local since = 0
+                        do
+                          local w2 = l_Windows[i2]
+                          local line2 = s_Lines[i2]
+                          local i3 = w2.Unit
+                          if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0 then
+                            local x2 = line2.Estimated
+                            local y = 1 > s_Ended and 1 or s_Ended
+                            local each2 = (x2 - x2 % y) / y
+                            if each2 == 0 then
+                              each2 = line2.Largest
+                            end
+                            if each2 > 0 then
+                              local gain = 0
                               do
-                                if w2.Size > w2.Rate then
-                                  local max2 = s_Now
-                                  local x3 = s_Closed - 1
-                                  if x3 > max2 then max2 = x3 end
-                                  since = max2
+                                local left = line2.Left
+                                if v_at <= s_Now then
+                                  gain = left
                                 else
-                                  since = s_Now
-                                end
-                              end
-                              local t5 = since - w2.Offset
-                              local by5 = w2.Interval
-                              local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                              if n2 <= 0 then
-                                gain = left
-                              else
-                                local filled = 0
-                                do
-                                  local rate = w2.Rate
-                                  local size = w2.Size
-                                  local x3 = size - left
-                                  if n2 > (x3 - x3 % rate) / rate then
-                                    filled = size
+                                  local t4 = v_at - w2.Offset
+                                  local by4 = w2.Interval
+                                  local since = 0
+                                  do
+                                    if w2.Size > w2.Rate then
+                                      local max2 = s_Now
+                                      local x3 = s_Closed - 1
+                                      if x3 > max2 then max2 = x3 end
+                                      since = max2
+                                    else
+                                      since = s_Now
+                                    end
+                                  end
+                                  local t5 = since - w2.Offset
+                                  local by5 = w2.Interval
+                                  local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                  if n2 <= 0 then
+                                    gain = left
                                   else
-                                    filled = left + n2 * rate
+                                    local filled = 0
+                                    do
+                                      local rate = w2.Rate
+                                      local size = w2.Size
+                                      local x3 = size - left
+                                      if n2 > (x3 - x3 % rate) / rate then
+                                        filled = size
+                                      else
+                                        filled = left + n2 * rate
+                                      end
+                                    end
+                                    gain = filled
                                   end
                                 end
-                                gain = filled
                               end
+                              local x3 = 0 > gain and 0 or gain
+                              local x4 = (x3 - x3 % each2) / each2
+                              if x4 < due then due = x4 end
                             end
                           end
-                          local x3 = 0 > gain and 0 or gain
-                          local x4 = (x3 - x3 % each2) / each2
-                          if x4 < due then due = x4 end
                         end
                       end
                       if due == 1099511627776 or op_Urgent then
@@ -8038,9 +8042,6 @@ end
                           local line2 = s_Lines[i2]
                           local i3 = w2.Unit
                           local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local promised = 0
-                          promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
-                          local promised2 = promised
                           local x2 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
                           local max2 = 1
@@ -8084,10 +8085,12 @@ end
                           end
                           local room2 = 0
                           do
+                            local promised = 0
+                            promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
                             local min3 = due
                             local x5 = (1125899906842624 - 1125899906842624 % usual) / usual
                             if x5 < min3 then min3 = x5 end
-                            local min4 = promised2
+                            local min4 = promised
                             local x6 = min3 * usual
                             if x6 < min4 then min4 = x6 end
                             local left = line2.Left - min4
@@ -8140,6 +8143,71 @@ end
                           local min2 = s_AgainUS - s_Now * 1000
                           if 1125899906842624 < min2 then min2 = 1125899906842624 end
                           local turns = 0 > min2 and 0 or min2
+                          local denials = 0
+                          do
+                            local pace = 0
+                            do
+                              local max2 = (l_Guess - l_Guess % 8) / 8
+                              if 200 > max2 then max2 = 200 end
+                              local guess = l_Guess < max2 and l_Guess or max2
+                              local x2 = (s_Held + guess) * 1000
+                              local y = (s_Ended + 1) * l_Tokens
+                              local max3 = 1
+                              local x3 = (x2 - x2 % y) / y
+                              if x3 > max3 then max3 = x3 end
+                              pace = max3
+                            end
+                            local pace2 = pace
+                            local space = 0
+                            do
+                              local done
+                              for i2 = 0, l_Windows_n - 1 do
+                                local w2 = l_Windows[i2]
+                                local line2 = s_Lines[i2]
+                                local max2 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                                if line2.Promised > max2 then max2 = line2.Promised end
+                                if line2.Left > max2 then max2 = line2.Left end
+                                local weight2 = 0
+                                do
+                                  local x2 = line2.Estimated
+                                  local y = 1 > s_Ended and 1 or s_Ended
+                                  local cost2 = (x2 - x2 % y) / y
+                                  local fraction = 4033
+                                  local max3 = 64
+                                  local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x3 > max3 then max3 = x3 end
+                                  local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                  weight2 = (x4 - x4 % 4096) / 4096
+                                end
+                                local y = 1 > weight2 and 1 or weight2
+                                local max3 = 1
+                                local x2 = (max2 - max2 % y) / y
+                                if x2 > max3 then max3 = x2 end
+                                local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
+                                if pace2 <= (x3 - x3 % max3) / max3 then
+                                  space = 2 * pace2
+                                  done = true
+                                  break
+                                end
+                              end
+                              if not done then
+                                space = 0
+                              end
+                            end
+                            local min3 = l_Tokens > 5 and l_Tokens or 5
+                            if 10 < min3 then min3 = 10 end
+                            local x2 = pace2 * min3
+                            local max2 = v_again
+                            if space > max2 then max2 = space end
+                            local x3 = (x2 - x2 % 20) / 20
+                            if x3 > max2 then max2 = x3 end
+                            denials = max2
+                          end
+                          local y = 1 > denials and 1 or denials
+                          local min3 = (turns - turns % y) / y
+                          local x2 = s_Next - (s_Head - s_Head % 16) / 16
+                          if x2 < min3 then min3 = x2 end
+                          local tickets = min3
                           local done
                           for i2 = 0, l_Windows_n - 1 do
                             local w2 = l_Windows[i2]
@@ -8150,76 +8218,12 @@ end
                             do
                               local fraction = 4033
                               local max2 = 64
-                              local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x2 > max2 then max2 = x2 end
-                              local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                              weight2 = (x3 - x3 % 4096) / 4096
+                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x3 > max2 then max2 = x3 end
+                              local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                              weight2 = (x4 - x4 % 4096) / 4096
                             end
                             local each2 = weight2
-                            local denials = 0
-                            do
-                              local pace = 0
-                              do
-                                local max2 = (l_Guess - l_Guess % 8) / 8
-                                if 200 > max2 then max2 = 200 end
-                                local guess = l_Guess < max2 and l_Guess or max2
-                                local x2 = (s_Held + guess) * 1000
-                                local y = (s_Ended + 1) * l_Tokens
-                                local max3 = 1
-                                local x3 = (x2 - x2 % y) / y
-                                if x3 > max3 then max3 = x3 end
-                                pace = max3
-                              end
-                              local pace2 = pace
-                              local space = 0
-                              do
-                                local done2
-                                for i4 = 0, l_Windows_n - 1 do
-                                  local w3 = l_Windows[i4]
-                                  local line3 = s_Lines[i4]
-                                  local max2 = w3.Rate < w3.Size and w3.Rate or w3.Size
-                                  if line3.Promised > max2 then max2 = line3.Promised end
-                                  if line3.Left > max2 then max2 = line3.Left end
-                                  local weight3 = 0
-                                  do
-                                    local x2 = line3.Estimated
-                                    local y = 1 > s_Ended and 1 or s_Ended
-                                    local cost3 = (x2 - x2 % y) / y
-                                    local fraction = 4033
-                                    local max3 = 64
-                                    local x3 = 4096 - (0 > line3.Saved and 0 or line3.Saved)
-                                    if x3 > max3 then max3 = x3 end
-                                    local x4 = cost3 * max3 + fraction - 0 * 2531 % fraction
-                                    weight3 = (x4 - x4 % 4096) / 4096
-                                  end
-                                  local y = 1 > weight3 and 1 or weight3
-                                  local max3 = 1
-                                  local x2 = (max2 - max2 % y) / y
-                                  if x2 > max3 then max3 = x2 end
-                                  local x3 = (w3.Interval < 10000 and w3.Interval or 10000) * 500
-                                  if pace2 <= (x3 - x3 % max3) / max3 then
-                                    space = 2 * pace2
-                                    done2 = true
-                                    break
-                                  end
-                                end
-                                if not done2 then
-                                  space = 0
-                                end
-                              end
-                              local min3 = l_Tokens > 5 and l_Tokens or 5
-                              if 10 < min3 then min3 = 10 end
-                              local x2 = pace2 * min3
-                              local max2 = v_again
-                              if space > max2 then max2 = space end
-                              local x3 = (x2 - x2 % 20) / 20
-                              if x3 > max2 then max2 = x3 end
-                              denials = max2
-                            end
-                            local y = 1 > denials and 1 or denials
-                            local min3 = (turns - turns % y) / y
-                            local x2 = s_Next - (s_Head - s_Head % 16) / 16
-                            if x2 < min3 then min3 = x2 end
                             local spanUS = 0
                             do
                               local x3 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
@@ -8232,7 +8236,7 @@ end
                               spanUS = min4 * each3
                             end
                             local y2 = 1 > spanUS and 1 or spanUS
-                            local short = min3 - (turns - turns % y2) / y2
+                            local short = tickets - (turns - turns % y2) / y2
                             local is5 = cost2 == 0
                             if not is5 then
                               local t4 = s_Slot - w2.Offset
