@@ -270,10 +270,16 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 	v.fresh = !op.back()
 	if v.denied {
 		// A ticket loses its slot when it is denied for the second time, or is much too late. It keeps the slot if it may run before
-		// the refresh of a longer window, and the next free slot comes after that refresh: that capacity would be left. A ticket
+		// the refresh of a longer window, and the next free slot comes after that refresh: that capacity would be left. If it had a
+		// turn already, the booked operations leave no room for it: it asks again behind half of them and the denied ones. A ticket
 		// that only a shared limit has delayed has no slot yet. The ticket of an operation that runs again has no cost.
 		late := !op.Urgent && (now-t.Slot > l.grace() || t.Again > 0 || s.passed())
-		late = late && (l.refreshes(s, now, v.at) || !l.refreshes(s, v.at, s.Slot))
+		if late && !l.refreshes(s, now, v.at) && l.refreshes(s, v.at, s.Slot) {
+			late = false
+			if t.Again > 0 {
+				v.at = max(v.at, l.halfway(s)+max(0, s.AgainUS/1000-now))
+			}
+		}
 		v.fresh = late || v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
 	}
 	if v.fresh {
@@ -332,6 +338,19 @@ func (l *Limits) refreshes(s *State, from, to int64) bool {
 		}
 	}
 	return false
+}
+
+// halfway returns the time by which half of the operations that may run before the refresh of a longer window have probably run.
+func (l *Limits) halfway(s *State) int64 {
+	w, usual, at := &l.Windows[l.Shortest], s.Lines[l.Shortest].usual(s), int64(Never)
+	for i := range l.Windows {
+		longer, line := &l.Windows[i], &s.Lines[i]
+		if longer.Interval > w.Interval {
+			n := max(0, line.Left) / max(1, line.usual(s)) // operations
+			at = min(at, longer.Next(s.Now), w.room(s, s.Lines[l.Shortest].Left, min(n, bound/(usual+1))*usual/2, s.Now))
+		}
+	}
+	return at
 }
 
 // newSlot sets the next slot to promise, which is the earliest start of an operation without one. A newcomer starts before it

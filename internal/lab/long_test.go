@@ -139,6 +139,31 @@ func TestTooLateInALongWindow(t *testing.T) {
 	}
 }
 
+// Real costs above the estimates deny a few tickets, while each interval before the refresh of a longer window is booked. Such a ticket
+// does not ask in each of these intervals.
+func TestDeniedBeforeARefresh(t *testing.T) {
+	for _, c := range []struct {
+		size, long int
+		interval   time.Duration
+		longer     time.Duration
+		perSecond  float64
+		costs      Costs
+	}{
+		{10, 1000, 10 * time.Second, time.Hour, 0.2, UniformCost(1, 5, 1)},
+		{10, 5000, 10 * time.Second, 24 * time.Hour, 0.15, UniformCost(1, 5, 1)},
+		{8, 125, 6667 * time.Millisecond, 20 * time.Minute, 0.17, UniformCost(1, 5, 1)},
+		{60, 3000, time.Minute, 24 * time.Hour, 0.1, UniformCost(1, 10, 3)},
+	} {
+		longer := drip.Window{Size: c.long, RefreshInterval: c.longer}
+		got, _ := nearBest(t, Scenario{
+			Name: fmt.Sprintf("%d/%v, %d/%v", c.size, c.interval, c.long, c.longer), Arrivals: Poisson(c.perSecond, 0, 2*c.longer),
+			Costs: c.costs, Operation: Fixed(2 * time.Second),
+			Options: drip.Options{Size: c.size, RefreshRate: c.size, RefreshInterval: c.interval, Windows: []drip.Window{longer}},
+		}, 1.04, 1.5)
+		tell(t, got.Redeliveries.P99 > 6 || got.Redeliveries.Max > 15, "%s: 99 %% ask at most %d times again, all %d; want 6 and 15", c.longer, got.Redeliveries.P99, got.Redeliveries.Max)
+	}
+}
+
 // Callers of GetDelay have no tickets. A burst of as many as a day allows runs on that day all the same: each of them runs when it is back,
 // and no other one waits for its slot.
 func TestGetDelayInADay(t *testing.T) {

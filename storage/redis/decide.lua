@@ -7713,8 +7713,8 @@ end
                   is5 = is4
                 end
                 local late = is5
-                local is7 = late
-                if is7 then
+                local is6 = late
+                if is6 then
                   local refreshes = false
                   do
                     local shortest = l_Windows[l_Shortest]
@@ -7757,55 +7757,132 @@ end
                       refreshes = false
                     end
                   end
-                  local is6 = refreshes
-                  if not is6 then
-                    local refreshes2 = false
-                    do
-                      local shortest = l_Windows[l_Shortest]
-                      local left = s_Lines[l_Shortest].Left
-                      local done
-                      for i2 = 0, l_Windows_n - 1 do
-                        local w2 = l_Windows[i2]
-                        local more2 = s_Lines[i2].Left - left
-                        local is6 = w2.Interval > shortest.Interval
-                        if is6 then
-                          local t4 = s_Slot - w2.Offset
-                          local by4 = w2.Interval
-                          local t5 = v_at - w2.Offset
-                          local by5 = w2.Interval
-                          is6 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
-                        end
-                        if is6 then
-                          local t6 = v_at - w2.Offset
-                          local by6 = w2.Interval
-                          local n2 = (t6 - t6 % by6) / by6 + 1
-                          local t7 = n2 * w2.Interval + w2.Offset - 1
-                          local t8 = t7 - shortest.Offset
-                          local by7 = shortest.Interval
-                          local t9 = s_Now - shortest.Offset
-                          local by8 = shortest.Interval
-                          local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                          local is7 = more2 < 0
-                          if not is7 then
-                            local y = shortest.Rate
-                            is7 = (more2 - more2 % y) / y < n3
-                          end
-                          if is7 or w2.Unit ~= shortest.Unit then
-                            refreshes2 = true
-                            done = true
-                            break
-                          end
-                        end
+                  is6 = not refreshes
+                end
+                local is7 = is6
+                if is7 then
+                  local refreshes2 = false
+                  do
+                    local shortest = l_Windows[l_Shortest]
+                    local left = s_Lines[l_Shortest].Left
+                    local done
+                    for i2 = 0, l_Windows_n - 1 do
+                      local w2 = l_Windows[i2]
+                      local more2 = s_Lines[i2].Left - left
+                      local is7 = w2.Interval > shortest.Interval
+                      if is7 then
+                        local t4 = s_Slot - w2.Offset
+                        local by4 = w2.Interval
+                        local t5 = v_at - w2.Offset
+                        local by5 = w2.Interval
+                        is7 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                       end
-                      if not done then
-                        refreshes2 = false
+                      if is7 then
+                        local t6 = v_at - w2.Offset
+                        local by6 = w2.Interval
+                        local n2 = (t6 - t6 % by6) / by6 + 1
+                        local t7 = n2 * w2.Interval + w2.Offset - 1
+                        local t8 = t7 - shortest.Offset
+                        local by7 = shortest.Interval
+                        local t9 = s_Now - shortest.Offset
+                        local by8 = shortest.Interval
+                        local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
+                        local is8 = more2 < 0
+                        if not is8 then
+                          local y = shortest.Rate
+                          is8 = (more2 - more2 % y) / y < n3
+                        end
+                        if is8 or w2.Unit ~= shortest.Unit then
+                          refreshes2 = true
+                          done = true
+                          break
+                        end
                       end
                     end
-                    is6 = not refreshes2
+                    if not done then
+                      refreshes2 = false
+                    end
                   end
-                  is7 = is6
+                  is7 = refreshes2
                 end
-                late = is7
+                if is7 then
+                  late = false
+                  if op_Ticket_Again > 0 then
+                    local halfway = 0
+                    do
+                      local w2 = l_Windows[l_Shortest]
+                      local line2 = s_Lines[l_Shortest]
+                      local x2 = line2.Estimated
+                      local y = 1 > s_Ended and 1 or s_Ended
+                      local usual = (x2 - x2 % y) / y
+                      local at2 = 9007199254740991
+                      for i2 = 0, l_Windows_n - 1 do
+                        local longer2 = l_Windows[i2]
+                        local line3 = s_Lines[i2]
+                        if longer2.Interval > w2.Interval then
+                          local x3 = line3.Estimated
+                          local y2 = 1 > s_Ended and 1 or s_Ended
+                          local max2 = 1
+                          local x4 = (x3 - x3 % y2) / y2
+                          if x4 > max2 then max2 = x4 end
+                          local x5 = 0 > line3.Left and 0 or line3.Left
+                          local n2 = (x5 - x5 % max2) / max2
+                          local t4 = s_Now - longer2.Offset
+                          local by4 = longer2.Interval
+                          local n3 = (t4 - t4 % by4) / by4 + 1
+                          local x6 = n3 * longer2.Interval + longer2.Offset
+                          if x6 < at2 then at2 = x6 end
+                          local room2 = 0
+                          do
+                            local left = s_Lines[l_Shortest].Left
+                            local y3 = usual + 1
+                            local min2 = n2
+                            local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x7 < min2 then min2 = x7 end
+                            local x8 = min2 * usual
+                            local cost2 = (x8 - x8 % 2) / 2
+                            local at3 = s_Now
+                            if left >= cost2 or cost2 == 0 then
+                              room2 = at3
+                            else
+                              if cost2 > w2.Size then
+                                at3 = at3 + 10000
+                              end
+                              local since = 0
+                              do
+                                if w2.Size > w2.Rate then
+                                  local max3 = at3
+                                  local x9 = s_Closed - 1
+                                  if x9 > max3 then max3 = x9 end
+                                  since = max3
+                                else
+                                  since = at3
+                                end
+                              end
+                              local t5 = since - w2.Offset
+                              local by5 = w2.Interval
+                              local x9 = cost2 - left - 1
+                              local y4 = w2.Rate
+                              local y5 = w2.Interval
+                              local min3 = (x9 - x9 % y4) / y4 + 1
+                              local x10 = (8796093022208 - 8796093022208 % y5) / y5
+                              if x10 < min3 then min3 = x10 end
+                              local n4 = (t5 - t5 % by5) / by5 + min3
+                              room2 = n4 * w2.Interval + w2.Offset
+                            end
+                          end
+                          if room2 < at2 then at2 = room2 end
+                        end
+                      end
+                      halfway = at2
+                    end
+                    local max2 = 0
+                    local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000 - now2
+                    if x2 > max2 then max2 = x2 end
+                    local x3 = halfway + max2
+                    if x3 > v_at then v_at = x3 end
+                  end
+                end
                 local is9 = late
                 if not is9 then
                   local is8 = v_number == 0
