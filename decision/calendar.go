@@ -7,7 +7,7 @@ type Calendar struct {
 	Front   int64  // no grain before it has room
 	Last    int64  // the place of the last ticket that waits for this limit behind the calendar, in ticks
 	Booked  int64  // the units booked in all grains from Head on
-	Minute  int64  // the minute of Weight: 60 grains
+	Minute  int64  // the number of the minute of Weight: 60 grains. A minute in which nobody asks has none
 	Weight  int64  // of the entities that wait, counted in this minute
 	Before  int64  // of the entities counted in the minute before, and not since
 	Largest int64  // about the sum of the costs of the last 64 newcomers, each by its largest unit, in 1024ths of the calendar's units
@@ -59,28 +59,46 @@ func (x *Shared) advance(now int64) {
 	}
 	c := &x.State.Calendars[0]
 	head := x.Limits.grain(now)
-	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
+	if c.Grain != x.Limits.Grain {
 		c.Units.Clear()
 		c.Classes.Clear()
 		c.Grain, c.Head, c.Booked, c.Front, c.Last = x.Limits.Grain, head, 0, head, 0
+		c.Minute, c.Weight, c.Before = head/60, 0, 0
 	}
-	if c.Head < head {
+	if n := c.Head + Grains; c.Head < head {
+		if head/60 > c.Head/60 { // an entity that does not ask for two minutes does not count, unless no entity asks
+			for at := range int64(2 * classes) {
+				c.Classes.Put(at+2*classes, c.Classes.At(at))
+				c.Classes.Put(at, 0)
+			}
+			c.Before, c.Weight = c.Weight, 0
+			c.Minute++
+		}
 		c.Booked -= c.Units.Sum(0, head-c.Head, mostBooked)
 		c.Units.Drop(head - c.Head)
 		c.Head = head
-	}
-	if m := head / 60; m != c.Minute {
-		if c.Minute+1 < m { // an entity that does not ask for two minutes does not count
-			c.Weight = 0
-			c.Classes.Clear()
-		}
-		for at := range int64(2 * classes) {
-			c.Classes.Put(at+2*classes, c.Classes.At(at))
-			c.Classes.Put(at, 0)
-		}
-		c.Before, c.Weight, c.Minute = c.Weight, 0, m
+		x.fill(max(n, head), min(head+Grains, c.Last/tick))
 	}
 	c.Front = max(c.Front, head+1)
+}
+
+// fill books the grains from one to another, which the calendar has from now on, for the tickets that wait behind it.
+func (x *Shared) fill(n, end int64) {
+	c, l := &x.State.Calendars[0], x.Limits
+	if n < end {
+		x.rates(0)
+	}
+	for n < end {
+		t, serves := l.begin(n), true
+		for i := range l.Windows {
+			w := &l.Windows[i]
+			serves = serves && (w.Interval <= c.Grain || (n-l.whole(w.begin(w.interval(t))))*tick < x.lasts(min(w.Rate, w.Size), int64(i)))
+		}
+		if serves {
+			c.put(n, x.rate)
+		}
+		n++
+	}
 }
 
 // ask counts a newcomer's cost.
@@ -125,17 +143,17 @@ func (x *Shared) expects(booked, window int64) int64 {
 	return x.Limits.units(min(portion(booked/x.times, c.ratio(line)), 1<<32), line.Window.Unit)
 }
 
-// in returns the time in a grain at which the next unit has its turn. Units beyond the rate of a full grain displace others from
-// its beginning on.
-func (x *Shared) in(n int64) int64 {
+// in returns the time in a grain at which a unit has its turn behind the booked ones. Units beyond the rate of a full grain displace
+// others from its beginning on.
+func (x *Shared) in(n, booked int64) int64 {
 	c, after := &x.State.Calendars[0], int64(0)
 	for i := range x.Limits.Windows {
 		if w := &x.Limits.Windows[i]; w.Interval < c.Grain && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-			after = max(after, x.expects(c.at(n)%x.rate, int64(i))/w.Rate*w.Interval%c.Grain)
+			after = max(after, x.expects(booked%x.rate, int64(i))/w.Rate*w.Interval%c.Grain)
 		}
 	}
-	if x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
-		after = max(after, c.at(n)%x.rate/max(1, x.units)*x.Limits.pace(x.State)/1000)
+	if x.rate < x.grain && booked >= min(x.Limits.Tokens, mostBooked)*x.units {
+		after = max(after, booked%x.rate/max(1, x.units)*x.Limits.pace(x.State)/1000)
 	}
 	return x.Limits.begin(n) + after
 }
@@ -180,7 +198,7 @@ func (x *Shared) serves(n int64) int64 {
 func (x *Shared) seek(op *Op, t int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	n := max(l.grain(t), c.Head+1)
-	if c.Front > c.Head+1 && x.in(n)+l.Windows[l.Shortest].Interval <= t { // another limit holds it past its turn in this grain
+	if c.Front > c.Head+1 && x.in(n, c.at(n))+l.Windows[l.Shortest].Interval <= t { // another limit holds it past its turn in this grain
 		n++
 	}
 	first := n <= c.Front && !x.apart
@@ -224,10 +242,10 @@ func (x *Shared) later(from, span int64) int64 {
 			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), int64(i)))
 			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
 			if k <= 0 || w.Size > w.Rate {
-				free = x.remains(int64(i)) - x.served(w, from-(c.Head+1)*tick)
+				free = x.remains(int64(i)) - x.served(w.Interval, from-(c.Head+1)*tick)
 			}
 			if k > 0 {
-				free = max(free, each-x.served(w, from-l.whole(w.begin(n))*tick))
+				free = max(free, each-x.served(w.Interval, from-l.whole(w.begin(n))*tick))
 			}
 			if rest := span - max(0, free); rest >= 0 {
 				at = max(at, l.whole(w.begin(n+1+min(rest/each, LastTime/w.Interval)))*tick+rest%each)
@@ -243,13 +261,13 @@ func (x *Shared) remains(window int64) int64 {
 	return x.lasts(line.Left+line.returns()-x.expects(c.at(c.Head), window), window)
 }
 
-// served returns for how long about the limit serves at most in a span of an interval of a window. In the rest of the time shorter
-// windows are used up.
-func (x *Shared) served(window *Window, span int64) int64 {
+// served returns for how long about the limit serves at most in a span, by the windows with shorter intervals. In the rest of the time
+// these are used up.
+func (x *Shared) served(interval, span int64) int64 {
 	c, l, most := &x.State.Calendars[0], x.Limits, span
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if w.Interval > c.Grain && w.Interval < window.Interval && span > 0 {
+		if w.Interval > c.Grain && w.Interval < interval && span > 0 {
 			each, intervals := x.lasts(min(w.Rate, w.Size), int64(i)), span/(w.Interval/c.Grain*tick)+1
 			most = min(most, each*min(intervals, bound/max(1, each)))
 		}
@@ -264,9 +282,9 @@ func (x *Shared) lasts(capacity, window int64) int64 {
 	return min(min(lasts, 1<<32)*x.times, 1<<32) * (tick / 1024)
 }
 
-// time returns the time of a place in ticks.
+// time returns the time of a place in ticks. The units before it fill the grain.
 func (x *Shared) time(place int64) int64 {
-	return x.begin(place) + place%tick/(tick/1024)*x.Limits.Grain/1024
+	return x.in(min(place/tick, x.Limits.grain(LastTime)), x.rate+place%tick/(tick/1024)*x.rate/1024)
 }
 
 // begin returns the time at which the grain of a place in ticks begins.

@@ -115,7 +115,7 @@ func (x *Shared) shares(f *Flow, op *Op) {
 	}
 	if op.back() && !op.Urgent { // displaced: behind the entity's last ticket, and a little more, because others may still begin to wait
 		last := max(f.Last, from)
-		step := x.share(x.waiting(last - from))
+		step := x.share(x.waiting(x.served(Never, last-from)))
 		x.fair = x.later(last, step+step/6)
 	} else {
 		x.fair = x.later(from, x.until(ahead))

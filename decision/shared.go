@@ -9,7 +9,7 @@ package decision
 // weighted max-min would serve it, by the backlogs of all entities that wait. There it displaces the tickets that were
 // booked early. An operation that is back, of an entity below its share, runs before them, and they book again, behind the
 // last ticket of their entity. An operation whose limit has no room for a moment, or that another limit delays for a
-// moment, keeps its place. Behind the calendar tickets have slots one after the other.
+// moment, keeps its place. Behind the calendar tickets have slots one after the other. Their grains are booked as they come into it.
 //
 // A shared limit counts costs in four ways. Its windows count units, such as calls. Parts compare the units of its windows: a
 // grain brings as many parts of each unit, and the largest part of an operation counts. The calendar counts Scale parts as one,
@@ -60,17 +60,7 @@ const (
 func (x *Shared) enter(f *Flow, op *Op) {
 	c, l := &x.State.Calendars[0], x.Limits
 	x.part, x.given, x.last, x.gathered = l.part(&op.Cost), 0, 0, 0
-	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
-	x.grain = l.gains(x.State)
-	x.times = l.times(x.State, x.grain)
-	usual := max(x.units, c.usual())
-	tokens := min(l.ends(x.State, x.times)*usual, mostBooked)
-	x.grain = min(x.grain*x.times, mostBooked)
-	if tokens < x.grain { // tokens are short, and a small operation takes one, too
-		x.units = usual
-	}
-	x.rate = max(1, min(x.grain, tokens))
-	x.units = min(x.units*x.times, mostBooked)
+	x.rates(l.booked(x.part))
 	f.expire(x.State.Now - l.grace())
 	f.End = min(f.End, x.State.Slot) // earlier after a Resume, a Reset or a change of the limits
 	x.State.expireUrgent(x.State.Now - l.grace())
@@ -86,6 +76,22 @@ func (x *Shared) enter(f *Flow, op *Op) {
 		}
 	}
 	x.weigh(f)
+}
+
+// rates sets how many units an operation takes, and what a grain brings.
+func (x *Shared) rates(units int64) {
+	c, l := &x.State.Calendars[0], x.Limits
+	x.units = units // tokens are counted as operations of this size if they are short
+	x.grain = l.gains(x.State)
+	x.times = l.times(x.State, x.grain)
+	usual := max(x.units, c.usual())
+	tokens := min(l.ends(x.State, x.times)*usual, mostBooked)
+	x.grain = min(x.grain*x.times, mostBooked)
+	if tokens < x.grain { // tokens are short, and a small operation takes one, too
+		x.units = usual
+	}
+	x.rate = max(1, min(x.grain, tokens))
+	x.units = min(x.units*x.times, mostBooked)
 }
 
 // gains returns what the windows bring in a grain, in units of the calendar.
@@ -385,7 +391,8 @@ func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 		for at < n && fair < at && c.at(at) >= 3*x.rate { // others were moved there, too
 			at++
 		}
-		return max(t, x.in(max(at, fair)))
+		at = max(at, fair)
+		return max(t, x.in(at, c.at(at)))
 	}
 	x.last = x.later(n*tick, 0)
 	if c.Last >= x.last {

@@ -2747,7 +2747,7 @@ function Shared_advance(x, now)
   if x2 > max2 then max2 = x2 end
   local y = x.Limits_Grain
   local head = (max2 - max2 % y) / y
-  if c2.Grain ~= x.Limits_Grain or head - c2.Head >= 1024 then
+  if c2.Grain ~= x.Limits_Grain then
     c2.Units.Clear()
     c2.Classes.Clear()
     c2.Grain = x.Limits_Grain
@@ -2755,24 +2755,278 @@ function Shared_advance(x, now)
     c2.Booked = 0
     c2.Front = head
     c2.Last = 0
-  end
-  if c2.Head < head then
-    c2.Booked = c2.Booked - c2.Units.Sum(0, head - c2.Head, 16777215)
-    c2.Units.Drop(head - c2.Head)
-    c2.Head = head
+    c2.Minute, c2.Weight, c2.Before = (head - head % 60) / 60, 0, 0
   end
   do
-    local m = (head - head % 60) / 60
-    if m ~= c2.Minute then
-      if c2.Minute + 1 < m then
-        c2.Weight = 0
-        c2.Classes.Clear()
+    local n2 = c2.Head + 1024
+    if c2.Head < head then
+      local x3 = c2.Head
+      if (head - head % 60) / 60 > (x3 - x3 % 60) / 60 then
+        for at2 = 0, 44 - 1 do
+          c2.Classes.Put(at2 + 44, c2.Classes.At(at2))
+          c2.Classes.Put(at2, 0)
+        end
+        c2.Before, c2.Weight = c2.Weight, 0
+        c2.Minute = c2.Minute + 1
       end
-      for at2 = 0, 44 - 1 do
-        c2.Classes.Put(at2 + 44, c2.Classes.At(at2))
-        c2.Classes.Put(at2, 0)
+      c2.Booked = c2.Booked - c2.Units.Sum(0, head - c2.Head, 16777215)
+      c2.Units.Drop(head - c2.Head)
+      c2.Head = head
+      do
+        local n3 = n2 > head and n2 or head
+        local x4 = c2.Last
+        local min2 = head + 1024
+        local x5 = (x4 - x4 % 524288) / 524288
+        if x5 < min2 then min2 = x5 end
+        local end2 = min2
+        local c3 = x.State_Calendars[0]
+        if n3 < end2 then
+          do
+            local c4 = x.State_Calendars[0]
+            x.units = 0
+            local gains = 0
+            do
+              local ratio = 1
+              for i2 = 0, x.Limits_Windows_n - 1 do
+                local ratio2 = 0
+                do
+                  local c5 = x.State_Calendars[0]
+                  local line2 = x.State_Lines[i2]
+                  local i3 = line2.Window_Unit
+                  local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
+                  local x6 = c5.Largest + 1023
+                  local max3 = 1
+                  local x7 = (x6 - x6 % 1024) / 1024
+                  if x7 > max3 then max3 = x7 end
+                  local each2 = max3
+                  local x8 = rest2 % each2 * 1024
+                  local booked = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+                  local x9 = booked * (4096 - line2.Saved)
+                  local max4 = 1
+                  local x10 = (x9 - x9 % 4096) / 4096
+                  if x10 > max4 then max4 = x10 end
+                  ratio2 = max4
+                end
+                if ratio2 > ratio then ratio = ratio2 end
+              end
+              local part = x.Limits_PerGrain
+              local x6 = part + x.Limits_Scale - 1
+              local y2 = x.Limits_Scale
+              local min3 = (x6 - x6 % y2) / y2
+              if 17179869184 < min3 then min3 = 17179869184 end
+              local x7 = min3 * 1048576
+              local min4 = (x7 - x7 % ratio) / ratio
+              if 16777215 < min4 then min4 = 16777215 end
+              gains = min4
+            end
+            x.grain = gains
+            local times2 = 0
+            do
+              local gains2 = x.grain
+              local pace = 0
+              do
+                local x6 = x.Limits_Guess
+                local max3 = (x6 - x6 % 8) / 8
+                if 200 > max3 then max3 = 200 end
+                local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
+                local x7 = (x.State_Held + guess) * 1000
+                local y2 = (x.State_Ended + 1) * x.Limits_Tokens
+                local max4 = 1
+                local x8 = (x7 - x7 % y2) / y2
+                if x8 > max4 then max4 = x8 end
+                pace = max4
+              end
+              local x6 = x.Limits_Grain * 1000 * 1
+              local min3 = (x6 - x6 % pace) / pace
+              if 16777215 < min3 then min3 = 16777215 end
+              local c5 = x.State_Calendars[0]
+              local x7 = c5.Largest + 32768
+              local min4 = (x7 - x7 % 65536) / 65536
+              if 16777215 < min4 then min4 = 16777215 end
+              if (1 > min3 and 1 or min3) * (1 > min4 and 1 or min4) >= gains2 then
+                times2 = 1
+              else
+                local pace2 = 0
+                do
+                  local x8 = x.Limits_Guess
+                  local max3 = (x8 - x8 % 8) / 8
+                  if 200 > max3 then max3 = 200 end
+                  local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
+                  local x9 = (x.State_Held + guess) * 1000
+                  local y2 = (x.State_Ended + 1) * x.Limits_Tokens
+                  local max4 = 1
+                  local x10 = (x9 - x9 % y2) / y2
+                  if x10 > max4 then max4 = x10 end
+                  pace2 = max4
+                end
+                local x8 = pace2 * 8
+                local x9 = (x8 - x8 % 125) / 125
+                local y2 = x.Limits_Grain
+                local min5 = (x9 - x9 % y2) / y2
+                if 65536 < min5 then min5 = 65536 end
+                times2 = 1 > min5 and 1 or min5
+              end
+            end
+            x.times = times2
+            local x6 = c4.Largest + 32768
+            local min3 = (x6 - x6 % 65536) / 65536
+            if 16777215 < min3 then min3 = 16777215 end
+            local usual = x.units > min3 and x.units or min3
+            local times3 = x.times
+            local pace = 0
+            do
+              local x7 = x.Limits_Guess
+              local max3 = (x7 - x7 % 8) / 8
+              if 200 > max3 then max3 = 200 end
+              local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
+              local x8 = (x.State_Held + guess) * 1000
+              local y2 = (x.State_Ended + 1) * x.Limits_Tokens
+              local max4 = 1
+              local x9 = (x8 - x8 % y2) / y2
+              if x9 > max4 then max4 = x9 end
+              pace = max4
+            end
+            local x7 = x.Limits_Grain * 1000 * times3
+            local min4 = (x7 - x7 % pace) / pace
+            if 16777215 < min4 then min4 = 16777215 end
+            local min5 = (1 > min4 and 1 or min4) * usual
+            if 16777215 < min5 then min5 = 16777215 end
+            local tokens2 = min5
+            local min6 = x.grain * x.times
+            if 16777215 < min6 then min6 = 16777215 end
+            x.grain = min6
+            if tokens2 < x.grain then
+              x.units = usual
+            end
+            local max3 = 1
+            local x8 = x.grain < tokens2 and x.grain or tokens2
+            if x8 > max3 then max3 = x8 end
+            x.rate = max3
+            local min7 = x.units * x.times
+            if 16777215 < min7 then min7 = 16777215 end
+            x.units = min7
+          end
+        end
+        while n3 < end2 do
+          local t = n3 * x.Limits_Grain + x.Limits_Zero
+          local serves = true
+          for i2 = 0, x.Limits_Windows_n - 1 do
+            local w = x.Limits_Windows[i2]
+            local is3 = serves
+            if is3 then
+              local is2 = w.Interval <= c3.Grain
+              if not is2 then
+                local t2 = t - w.Offset
+                local by2 = w.Interval
+                local n4 = (t2 - t2 % by2) / by2
+                local t3 = n4 * w.Interval + w.Offset
+                local t4 = t3 + x.Limits_Grain - 1
+                local max3 = 0
+                local x6 = t4 - x.Limits_Zero
+                if x6 > max3 then max3 = x6 end
+                local y2 = x.Limits_Grain
+                local lasts = 0
+                do
+                  local capacity = w.Rate < w.Size and w.Rate or w.Size
+                  local expects = 0
+                  do
+                    local booked = x.rate * x.times
+                    local c4 = x.State_Calendars[0]
+                    local line2 = x.State_Lines[i2]
+                    local y3 = x.times
+                    local booked2 = (booked - booked % y3) / y3
+                    local ratio = 0
+                    do
+                      local i3 = line2.Window_Unit
+                      local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                      local x7 = c4.Largest + 1023
+                      local max4 = 1
+                      local x8 = (x7 - x7 % 1024) / 1024
+                      if x8 > max4 then max4 = x8 end
+                      local each2 = max4
+                      local x9 = rest2 % each2 * 1024
+                      local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x9 - x9 % each2) / each2
+                      local x10 = booked3 * (4096 - line2.Saved)
+                      local max5 = 1
+                      local x11 = (x10 - x10 % 4096) / 4096
+                      if x11 > max5 then max5 = x11 end
+                      ratio = max5
+                    end
+                    local x7 = booked2 % 1024 * ratio
+                    local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
+                    local min3 = (x8 - x8 % 1024) / 1024
+                    if 4294967296 < min3 then min3 = 4294967296 end
+                    local unit = line2.Window_Unit
+                    local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
+                    local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    expects = (x10 - x10 % y4) / y4
+                  end
+                  local y3 = 1 > expects and 1 or expects
+                  local max4 = 1
+                  local x7 = (1024 - 1024 % y3) / y3
+                  if x7 > max4 then max4 = x7 end
+                  local n5 = max4
+                  local min3 = 0 > capacity and 0 or capacity
+                  local x8 = (4398046511104 - 4398046511104 % n5) / n5
+                  if x8 < min3 then min3 = x8 end
+                  local expects2 = 0
+                  do
+                    local booked = x.rate * x.times * n5
+                    local c4 = x.State_Calendars[0]
+                    local line2 = x.State_Lines[i2]
+                    local y4 = x.times
+                    local booked2 = (booked - booked % y4) / y4
+                    local ratio = 0
+                    do
+                      local i3 = line2.Window_Unit
+                      local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                      local x9 = c4.Largest + 1023
+                      local max5 = 1
+                      local x10 = (x9 - x9 % 1024) / 1024
+                      if x10 > max5 then max5 = x10 end
+                      local each2 = max5
+                      local x11 = rest2 % each2 * 1024
+                      local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
+                      local x12 = booked3 * (4096 - line2.Saved)
+                      local max6 = 1
+                      local x13 = (x12 - x12 % 4096) / 4096
+                      if x13 > max6 then max6 = x13 end
+                      ratio = max6
+                    end
+                    local x9 = booked2 % 1024 * ratio
+                    local x10 = (booked2 - booked2 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
+                    local min4 = (x10 - x10 % 1024) / 1024
+                    if 4294967296 < min4 then min4 = 4294967296 end
+                    local unit = line2.Window_Unit
+                    local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    local x12 = min4 * x.Limits_Scale + (x11 - x11 % 2) / 2
+                    local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    expects2 = (x12 - x12 % y5) / y5
+                  end
+                  local x9 = min3 * 1024 * n5
+                  local y4 = 1 > expects2 and 1 or expects2
+                  local lasts2 = (x9 - x9 % y4) / y4
+                  local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
+                  if 4294967296 < min4 then min4 = 4294967296 end
+                  lasts = min4 * 512
+                end
+                is2 = (n3 - (max3 - max3 % y2) / y2) * 524288 < lasts
+              end
+              is3 = is2
+            end
+            serves = is3
+          end
+          if serves then
+            do
+              local units2 = x.rate
+              c3.Booked = c3.Booked + (units2 - c3.Units.At(n3 - c3.Head))
+              c3.Units.Put(n3 - c3.Head, units2)
+            end
+          end
+          n3 = n3 + 1
+        end
       end
-      c2.Before, c2.Weight, c2.Minute = c2.Weight, 0, m
     end
   end
   local x3 = head + 1
@@ -2882,133 +3136,137 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   x.given = 0
   x.last = 0
   x.gathered = 0
-  local part2 = x.part
-  local x2 = part2 + x.Limits_Scale - 1
-  local y = x.Limits_Scale
-  local min2 = (x2 - x2 % y) / y
-  if 17179869184 < min2 then min2 = 17179869184 end
-  x.units = min2 < 16777215 and min2 or 16777215
-  local gains = 0
   do
-    local ratio = 1
-    for i2 = 0, x.Limits_Windows_n - 1 do
-      local ratio2 = 0
-      do
-        local c3 = x.State_Calendars[0]
-        local line2 = x.State_Lines[i2]
-        local i3 = line2.Window_Unit
-        local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-        local x3 = c3.Largest + 1023
-        local max2 = 1
-        local x4 = (x3 - x3 % 1024) / 1024
-        if x4 > max2 then max2 = x4 end
-        local each2 = max2
-        local x5 = rest2 % each2 * 1024
-        local booked = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x5 - x5 % each2) / each2
-        local x6 = booked * (4096 - line2.Saved)
-        local max3 = 1
-        local x7 = (x6 - x6 % 4096) / 4096
-        if x7 > max3 then max3 = x7 end
-        ratio2 = max3
-      end
-      if ratio2 > ratio then ratio = ratio2 end
-    end
-    local part3 = x.Limits_PerGrain
-    local x3 = part3 + x.Limits_Scale - 1
-    local y2 = x.Limits_Scale
-    local min3 = (x3 - x3 % y2) / y2
-    if 17179869184 < min3 then min3 = 17179869184 end
-    local x4 = min3 * 1048576
-    local min4 = (x4 - x4 % ratio) / ratio
-    if 16777215 < min4 then min4 = 16777215 end
-    gains = min4
-  end
-  x.grain = gains
-  local times2 = 0
-  do
-    local gains2 = x.grain
-    local pace = 0
-    do
-      local x3 = x.Limits_Guess
-      local max2 = (x3 - x3 % 8) / 8
-      if 200 > max2 then max2 = 200 end
-      local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-      local x4 = (x.State_Held + guess) * 1000
-      local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-      local max3 = 1
-      local x5 = (x4 - x4 % y2) / y2
-      if x5 > max3 then max3 = x5 end
-      pace = max3
-    end
-    local x3 = x.Limits_Grain * 1000 * 1
-    local min3 = (x3 - x3 % pace) / pace
-    if 16777215 < min3 then min3 = 16777215 end
+    local part2 = x.part
+    local x2 = part2 + x.Limits_Scale - 1
+    local y = x.Limits_Scale
+    local min2 = (x2 - x2 % y) / y
+    if 17179869184 < min2 then min2 = 17179869184 end
+    local units2 = min2 < 16777215 and min2 or 16777215
     local c3 = x.State_Calendars[0]
-    local x4 = c3.Largest + 32768
-    local min4 = (x4 - x4 % 65536) / 65536
-    if 16777215 < min4 then min4 = 16777215 end
-    if (1 > min3 and 1 or min3) * (1 > min4 and 1 or min4) >= gains2 then
-      times2 = 1
-    else
-      local pace2 = 0
+    x.units = units2
+    local gains = 0
+    do
+      local ratio = 1
+      for i2 = 0, x.Limits_Windows_n - 1 do
+        local ratio2 = 0
+        do
+          local c4 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local i3 = line2.Window_Unit
+          local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+          local x3 = c4.Largest + 1023
+          local max2 = 1
+          local x4 = (x3 - x3 % 1024) / 1024
+          if x4 > max2 then max2 = x4 end
+          local each2 = max2
+          local x5 = rest2 % each2 * 1024
+          local booked = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x5 - x5 % each2) / each2
+          local x6 = booked * (4096 - line2.Saved)
+          local max3 = 1
+          local x7 = (x6 - x6 % 4096) / 4096
+          if x7 > max3 then max3 = x7 end
+          ratio2 = max3
+        end
+        if ratio2 > ratio then ratio = ratio2 end
+      end
+      local part3 = x.Limits_PerGrain
+      local x3 = part3 + x.Limits_Scale - 1
+      local y2 = x.Limits_Scale
+      local min3 = (x3 - x3 % y2) / y2
+      if 17179869184 < min3 then min3 = 17179869184 end
+      local x4 = min3 * 1048576
+      local min4 = (x4 - x4 % ratio) / ratio
+      if 16777215 < min4 then min4 = 16777215 end
+      gains = min4
+    end
+    x.grain = gains
+    local times2 = 0
+    do
+      local gains2 = x.grain
+      local pace = 0
       do
-        local x5 = x.Limits_Guess
-        local max2 = (x5 - x5 % 8) / 8
+        local x3 = x.Limits_Guess
+        local max2 = (x3 - x3 % 8) / 8
         if 200 > max2 then max2 = 200 end
         local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-        local x6 = (x.State_Held + guess) * 1000
+        local x4 = (x.State_Held + guess) * 1000
         local y2 = (x.State_Ended + 1) * x.Limits_Tokens
         local max3 = 1
-        local x7 = (x6 - x6 % y2) / y2
-        if x7 > max3 then max3 = x7 end
-        pace2 = max3
+        local x5 = (x4 - x4 % y2) / y2
+        if x5 > max3 then max3 = x5 end
+        pace = max3
       end
-      local x5 = pace2 * 8
-      local x6 = (x5 - x5 % 125) / 125
-      local y2 = x.Limits_Grain
-      local min5 = (x6 - x6 % y2) / y2
-      if 65536 < min5 then min5 = 65536 end
-      times2 = 1 > min5 and 1 or min5
+      local x3 = x.Limits_Grain * 1000 * 1
+      local min3 = (x3 - x3 % pace) / pace
+      if 16777215 < min3 then min3 = 16777215 end
+      local c4 = x.State_Calendars[0]
+      local x4 = c4.Largest + 32768
+      local min4 = (x4 - x4 % 65536) / 65536
+      if 16777215 < min4 then min4 = 16777215 end
+      if (1 > min3 and 1 or min3) * (1 > min4 and 1 or min4) >= gains2 then
+        times2 = 1
+      else
+        local pace2 = 0
+        do
+          local x5 = x.Limits_Guess
+          local max2 = (x5 - x5 % 8) / 8
+          if 200 > max2 then max2 = 200 end
+          local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+          local x6 = (x.State_Held + guess) * 1000
+          local y2 = (x.State_Ended + 1) * x.Limits_Tokens
+          local max3 = 1
+          local x7 = (x6 - x6 % y2) / y2
+          if x7 > max3 then max3 = x7 end
+          pace2 = max3
+        end
+        local x5 = pace2 * 8
+        local x6 = (x5 - x5 % 125) / 125
+        local y2 = x.Limits_Grain
+        local min5 = (x6 - x6 % y2) / y2
+        if 65536 < min5 then min5 = 65536 end
+        times2 = 1 > min5 and 1 or min5
+      end
     end
+    x.times = times2
+    local x3 = c3.Largest + 32768
+    local min3 = (x3 - x3 % 65536) / 65536
+    if 16777215 < min3 then min3 = 16777215 end
+    local usual = x.units > min3 and x.units or min3
+    local times3 = x.times
+    local pace = 0
+    do
+      local x4 = x.Limits_Guess
+      local max2 = (x4 - x4 % 8) / 8
+      if 200 > max2 then max2 = 200 end
+      local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+      local x5 = (x.State_Held + guess) * 1000
+      local y2 = (x.State_Ended + 1) * x.Limits_Tokens
+      local max3 = 1
+      local x6 = (x5 - x5 % y2) / y2
+      if x6 > max3 then max3 = x6 end
+      pace = max3
+    end
+    local x4 = x.Limits_Grain * 1000 * times3
+    local min4 = (x4 - x4 % pace) / pace
+    if 16777215 < min4 then min4 = 16777215 end
+    local min5 = (1 > min4 and 1 or min4) * usual
+    if 16777215 < min5 then min5 = 16777215 end
+    local tokens2 = min5
+    local min6 = x.grain * x.times
+    if 16777215 < min6 then min6 = 16777215 end
+    x.grain = min6
+    if tokens2 < x.grain then
+      x.units = usual
+    end
+    local max2 = 1
+    local x5 = x.grain < tokens2 and x.grain or tokens2
+    if x5 > max2 then max2 = x5 end
+    x.rate = max2
+    local min7 = x.units * x.times
+    if 16777215 < min7 then min7 = 16777215 end
+    x.units = min7
   end
-  x.times = times2
-  local x3 = c2.Largest + 32768
-  local min3 = (x3 - x3 % 65536) / 65536
-  if 16777215 < min3 then min3 = 16777215 end
-  local usual = x.units > min3 and x.units or min3
-  local times3 = x.times
-  local pace = 0
-  do
-    local x4 = x.Limits_Guess
-    local max2 = (x4 - x4 % 8) / 8
-    if 200 > max2 then max2 = 200 end
-    local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-    local x5 = (x.State_Held + guess) * 1000
-    local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-    local max3 = 1
-    local x6 = (x5 - x5 % y2) / y2
-    if x6 > max3 then max3 = x6 end
-    pace = max3
-  end
-  local x4 = x.Limits_Grain * 1000 * times3
-  local min4 = (x4 - x4 % pace) / pace
-  if 16777215 < min4 then min4 = 16777215 end
-  local min5 = (1 > min4 and 1 or min4) * usual
-  if 16777215 < min5 then min5 = 16777215 end
-  local tokens2 = min5
-  local min6 = x.grain * x.times
-  if 16777215 < min6 then min6 = 16777215 end
-  x.grain = min6
-  if tokens2 < x.grain then
-    x.units = usual
-  end
-  local max2 = 1
-  local x5 = x.grain < tokens2 and x.grain or tokens2
-  if x5 > max2 then max2 = x5 end
-  x.rate = max2
-  local min7 = x.units * x.times
-  if 16777215 < min7 then min7 = 16777215 end
-  x.units = min7
   do
     local at2 = x.State_Now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
     if at2 > f.Before then
@@ -3036,66 +3294,66 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     end
   end
   if op_Ticket_Slot > 0 and op_Kind ~= 0 then
-    local part3 = 0
+    local part2 = 0
     do
       if x.Limits_Parts_0 == 1 then
-        part3 = op_Ticket_Cost_0
+        part2 = op_Ticket_Cost_0
       else
         local each2 = x.Limits_Parts_0
-        local y2 = 1 > each2 and 1 or each2
-        local min8 = op_Ticket_Cost_0
-        local x6 = (1099511627776 - 1099511627776 % y2) / y2
-        if x6 < min8 then min8 = x6 end
+        local y = 1 > each2 and 1 or each2
+        local min2 = op_Ticket_Cost_0
+        local x2 = (1099511627776 - 1099511627776 % y) / y
+        if x2 < min2 then min2 = x2 end
         local each3 = x.Limits_Parts_1
-        local y3 = 1 > each3 and 1 or each3
-        local min9 = op_Ticket_Cost_1
-        local x7 = (1099511627776 - 1099511627776 % y3) / y3
-        if x7 < min9 then min9 = x7 end
+        local y2 = 1 > each3 and 1 or each3
+        local min3 = op_Ticket_Cost_1
+        local x3 = (1099511627776 - 1099511627776 % y2) / y2
+        if x3 < min3 then min3 = x3 end
         local each4 = x.Limits_Parts_2
-        local y4 = 1 > each4 and 1 or each4
-        local min10 = op_Ticket_Cost_2
-        local x8 = (1099511627776 - 1099511627776 % y4) / y4
-        if x8 < min10 then min10 = x8 end
+        local y3 = 1 > each4 and 1 or each4
+        local min4 = op_Ticket_Cost_2
+        local x4 = (1099511627776 - 1099511627776 % y3) / y3
+        if x4 < min4 then min4 = x4 end
         local each5 = x.Limits_Parts_3
-        local y5 = 1 > each5 and 1 or each5
-        local min11 = op_Ticket_Cost_3
-        local x9 = (1099511627776 - 1099511627776 % y5) / y5
-        if x9 < min11 then min11 = x9 end
-        local max3 = 1
-        local x10 = min8 * each2
-        if x10 > max3 then max3 = x10 end
-        local x11 = min9 * each3
-        if x11 > max3 then max3 = x11 end
-        local x12 = min10 * each4
-        if x12 > max3 then max3 = x12 end
-        local x13 = min11 * each5
-        if x13 > max3 then max3 = x13 end
-        part3 = max3
+        local y4 = 1 > each5 and 1 or each5
+        local min5 = op_Ticket_Cost_3
+        local x5 = (1099511627776 - 1099511627776 % y4) / y4
+        if x5 < min5 then min5 = x5 end
+        local max2 = 1
+        local x6 = min2 * each2
+        if x6 > max2 then max2 = x6 end
+        local x7 = min3 * each3
+        if x7 > max2 then max2 = x7 end
+        local x8 = min4 * each4
+        if x8 > max2 then max2 = x8 end
+        local x9 = min5 * each5
+        if x9 > max2 then max2 = x9 end
+        part2 = max2
       end
     end
-    local part4 = part3
+    local part3 = part2
     do
-      local max3 = 0
-      local x6 = op_Ticket_Slot - x.Limits_Zero
-      if x6 > max3 then max3 = x6 end
-      local y2 = x.Limits_Grain
-      local n2 = (max3 - max3 % y2) / y2
+      local max2 = 0
+      local x2 = op_Ticket_Slot - x.Limits_Zero
+      if x2 > max2 then max2 = x2 end
+      local y = x.Limits_Grain
+      local n2 = (max2 - max2 % y) / y
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x7 = part4 + x.Limits_Scale - 1
-          local y3 = x.Limits_Scale
-          local min8 = (x7 - x7 % y3) / y3
-          if 17179869184 < min8 then min8 = 17179869184 end
-          local y4 = 1 > x.part and 1 or x.part
-          local min9 = (part4 - part4 % y4) / y4
-          if 16777215 < min9 then min9 = 16777215 end
-          local max4 = min8 < 16777215 and min8 or 16777215
-          local x8 = min9 * x.units
-          if x8 > max4 then max4 = x8 end
-          local max5 = 0
-          local x9 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
-          if x9 > max5 then max5 = x9 end
-          local units2 = max5
+          local x3 = part3 + x.Limits_Scale - 1
+          local y2 = x.Limits_Scale
+          local min2 = (x3 - x3 % y2) / y2
+          if 17179869184 < min2 then min2 = 17179869184 end
+          local y3 = 1 > x.part and 1 or x.part
+          local min3 = (part3 - part3 % y3) / y3
+          if 16777215 < min3 then min3 = 16777215 end
+          local max3 = min2 < 16777215 and min2 or 16777215
+          local x4 = min3 * x.units
+          if x4 > max3 then max3 = x4 end
+          local max4 = 0
+          local x5 = c2.Units.At(n2 - c2.Head) - (max3 < 4294967296 and max3 or 4294967296)
+          if x5 > max4 then max4 = x5 end
+          local units2 = max4
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
         end
@@ -3105,19 +3363,19 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     do
       local slot = op_Ticket_Slot
       if slot <= f.Before then
-        taken2 = part4 < f.Units and part4 or f.Units
+        taken2 = part3 < f.Units and part3 or f.Units
         f.Units = f.Units - taken2
       else
-        taken2 = part4 < f.Later and part4 or f.Later
+        taken2 = part3 < f.Later and part3 or f.Later
         f.Later = f.Later - taken2
       end
     end
     local taken3 = taken2
     if op_Urgent then
-      local max3 = 0
-      local x6 = f.Urgent - taken3
-      if x6 > max3 then max3 = x6 end
-      f.Urgent = max3
+      local max2 = 0
+      local x2 = f.Urgent - taken3
+      if x2 > max2 then max2 = x2 end
+      f.Urgent = max2
       do
         for i2 = 0, x.State_Flows_n - 1 do
           local f2 = x.State_Flows[i2]
@@ -3135,10 +3393,10 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
                 f2.Later = f2.Later - taken4
               end
             end
-            local max4 = 0
-            local x7 = f2.Urgent - (1 < taken4 and 1 or taken4)
-            if x7 > max4 then max4 = x7 end
-            f2.Urgent = max4
+            local max3 = 0
+            local x3 = f2.Urgent - (1 < taken4 and 1 or taken4)
+            if x3 > max3 then max3 = x3 end
+            f2.Urgent = max3
           end
         end
       end
@@ -3698,13 +3956,13 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     end
   end
 end
-function Shared_served(x, window_Interval, span)
+function Shared_served(x, interval, span)
   local served = 0
   local c2 = x.State_Calendars[0]
   local most2 = span
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
-    if w.Interval > c2.Grain and w.Interval < window_Interval and span > 0 then
+    if w.Interval > c2.Grain and w.Interval < interval and span > 0 then
       local lasts = 0
       do
         local capacity = w.Rate < w.Size and w.Rate or w.Size
@@ -4100,6 +4358,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
   if is2 then
     local in2 = 0
     do
+      local booked = c2.Units.At(n2 - c2.Head)
       local c3 = x.State_Calendars[0]
       local after2 = 0
       for i2 = 0, x.Limits_Windows_n - 1 do
@@ -4115,11 +4374,11 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
           if is2 then
             local expects = 0
             do
-              local booked = c3.Units.At(n2 - c3.Head) % x.rate
+              local booked2 = booked % x.rate
               local c4 = x.State_Calendars[0]
               local line2 = x.State_Lines[i2]
               local y3 = x.times
-              local booked2 = (booked - booked % y3) / y3
+              local booked3 = (booked2 - booked2 % y3) / y3
               local ratio = 0
               do
                 local i4 = line2.Window_Unit
@@ -4130,15 +4389,15 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                 if x6 > max4 then max4 = x6 end
                 local each2 = max4
                 local x7 = rest2 % each2 * 1024
-                local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
-                local x8 = booked3 * (4096 - line2.Saved)
+                local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
+                local x8 = booked4 * (4096 - line2.Saved)
                 local max5 = 1
                 local x9 = (x8 - x8 % 4096) / 4096
                 if x9 > max5 then max5 = x9 end
                 ratio = max5
               end
-              local x5 = booked2 % 1024 * ratio
-              local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+              local x5 = booked3 % 1024 * ratio
+              local x6 = (booked3 - booked3 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
               local min2 = (x6 - x6 % 1024) / 1024
               if 4294967296 < min2 then min2 = 4294967296 end
               local unit = line2.Window_Unit
@@ -4153,8 +4412,8 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
           end
         end
       end
-      if x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-        local x4 = c3.Units.At(n2 - c3.Head) % x.rate
+      if x.rate < x.grain and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+        local x4 = booked % x.rate
         local y2 = 1 > x.units and 1 or x.units
         local pace = 0
         do
@@ -4759,7 +5018,8 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
     do
       local waiting = 0
       do
-        local ticks = last2 - from2
+        local served = 0
+        served = Shared_served(x, 9007199254740991, last2 - from2)
         local c2 = x.State_Calendars[0]
         local waits = 0
         do
@@ -4770,7 +5030,7 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
         end
         local all2 = waits
         local still = all2
-        local time2 = (ticks - ticks % 512) / 512
+        local time2 = (served - served % 512) / 512
         local had = 0
         local least = 0
         local n2 = 0
@@ -5393,9 +5653,10 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
             while at2 < n3 and fair < at2 and c4.Units.At(at2 - c4.Head) >= 3 * x.rate do
               at2 = at2 + 1
             end
+            if fair > at2 then at2 = fair end
             local in2 = 0
             do
-              local n6 = at2 > fair and at2 or fair
+              local booked = c4.Units.At(at2 - c4.Head)
               local c7 = x.State_Calendars[0]
               local after2 = 0
               for i2 = 0, x.Limits_Windows_n - 1 do
@@ -5411,11 +5672,11 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                   if is5 then
                     local expects = 0
                     do
-                      local booked = c7.Units.At(n6 - c7.Head) % x.rate
+                      local booked2 = booked % x.rate
                       local c8 = x.State_Calendars[0]
                       local line2 = x.State_Lines[i2]
                       local y7 = x.times
-                      local booked2 = (booked - booked % y7) / y7
+                      local booked3 = (booked2 - booked2 % y7) / y7
                       local ratio = 0
                       do
                         local i4 = line2.Window_Unit
@@ -5426,15 +5687,15 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                         if x11 > max7 then max7 = x11 end
                         local each2 = max7
                         local x12 = rest2 % each2 * 1024
-                        local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x12 - x12 % each2) / each2
-                        local x13 = booked3 * (4096 - line2.Saved)
+                        local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x12 - x12 % each2) / each2
+                        local x13 = booked4 * (4096 - line2.Saved)
                         local max8 = 1
                         local x14 = (x13 - x13 % 4096) / 4096
                         if x14 > max8 then max8 = x14 end
                         ratio = max8
                       end
-                      local x10 = booked2 % 1024 * ratio
-                      local x11 = (booked2 - booked2 % 1024) / 1024 * ratio + (x10 - x10 % 1024) / 1024
+                      local x10 = booked3 % 1024 * ratio
+                      local x11 = (booked3 - booked3 % 1024) / 1024 * ratio + (x10 - x10 % 1024) / 1024
                       local min3 = (x11 - x11 % 1024) / 1024
                       if 4294967296 < min3 then min3 = 4294967296 end
                       local unit = line2.Window_Unit
@@ -5449,8 +5710,8 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                   end
                 end
               end
-              if x.rate < x.grain and c7.Units.At(n6 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                local x9 = c7.Units.At(n6 - c7.Head) % x.rate
+              if x.rate < x.grain and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                local x9 = booked % x.rate
                 local y6 = 1 > x.units and 1 or x.units
                 local pace = 0
                 do
@@ -5469,7 +5730,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                 local x11 = (x10 - x10 % 1000) / 1000
                 if x11 > after2 then after2 = x11 end
               end
-              in2 = n6 * x.Limits_Grain + x.Limits_Zero + after2
+              in2 = at2 * x.Limits_Grain + x.Limits_Zero + after2
             end
             first2 = t > in2 and t or in2
           else
@@ -5484,19 +5745,94 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               x.last = later3
             end
             local place3 = x.last < x.fair and x.last or x.fair
-            local max6 = 0
-            local x6 = 8796093022208 - x.Limits_Zero
-            if x6 > max6 then max6 = x6 end
-            local y5 = x.Limits_Grain
-            local min2 = (place3 - place3 % 524288) / 524288
-            local x7 = (max6 - max6 % y5) / y5
-            if x7 < min2 then min2 = x7 end
-            local x8 = place3 % 524288
-            local x9 = (x8 - x8 % 512) / 512 * x.Limits_Grain
-            local max7 = t
-            local x10 = min2 * x.Limits_Grain + x.Limits_Zero + (x9 - x9 % 1024) / 1024
-            if x10 > max7 then max7 = x10 end
-            x.given = max7
+            local in2 = 0
+            do
+              local max6 = 0
+              local x6 = 8796093022208 - x.Limits_Zero
+              if x6 > max6 then max6 = x6 end
+              local y5 = x.Limits_Grain
+              local min2 = (place3 - place3 % 524288) / 524288
+              local x7 = (max6 - max6 % y5) / y5
+              if x7 < min2 then min2 = x7 end
+              local x8 = place3 % 524288
+              local x9 = (x8 - x8 % 512) / 512 * x.rate
+              local booked = x.rate + (x9 - x9 % 1024) / 1024
+              local c7 = x.State_Calendars[0]
+              local after2 = 0
+              for i2 = 0, x.Limits_Windows_n - 1 do
+                do
+                  local w = x.Limits_Windows[i2]
+                  local is5 = w.Interval < c7.Grain
+                  if is5 then
+                    local i3 = w.Unit
+                    local x10 = x.Limits_PerGrain
+                    local y6 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    is5 = (x10 - x10 % y6) / y6 > w.Rate
+                  end
+                  if is5 then
+                    local expects = 0
+                    do
+                      local booked2 = booked % x.rate
+                      local c8 = x.State_Calendars[0]
+                      local line2 = x.State_Lines[i2]
+                      local y7 = x.times
+                      local booked3 = (booked2 - booked2 % y7) / y7
+                      local ratio = 0
+                      do
+                        local i4 = line2.Window_Unit
+                        local rest2 = c8.Largest - (i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3)
+                        local x11 = c8.Largest + 1023
+                        local max7 = 1
+                        local x12 = (x11 - x11 % 1024) / 1024
+                        if x12 > max7 then max7 = x12 end
+                        local each2 = max7
+                        local x13 = rest2 % each2 * 1024
+                        local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x13 - x13 % each2) / each2
+                        local x14 = booked4 * (4096 - line2.Saved)
+                        local max8 = 1
+                        local x15 = (x14 - x14 % 4096) / 4096
+                        if x15 > max8 then max8 = x15 end
+                        ratio = max8
+                      end
+                      local x11 = booked3 % 1024 * ratio
+                      local x12 = (booked3 - booked3 % 1024) / 1024 * ratio + (x11 - x11 % 1024) / 1024
+                      local min3 = (x12 - x12 % 1024) / 1024
+                      if 4294967296 < min3 then min3 = 4294967296 end
+                      local unit = line2.Window_Unit
+                      local x13 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x14 = min3 * x.Limits_Scale + (x13 - x13 % 2) / 2
+                      local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      expects = (x14 - x14 % y8) / y8
+                    end
+                    local y7 = w.Rate
+                    local x11 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
+                    if x11 > after2 then after2 = x11 end
+                  end
+                end
+              end
+              if x.rate < x.grain and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                local x10 = booked % x.rate
+                local y6 = 1 > x.units and 1 or x.units
+                local pace = 0
+                do
+                  local x11 = x.Limits_Guess
+                  local max7 = (x11 - x11 % 8) / 8
+                  if 200 > max7 then max7 = 200 end
+                  local guess = x.Limits_Guess < max7 and x.Limits_Guess or max7
+                  local x12 = (x.State_Held + guess) * 1000
+                  local y7 = (x.State_Ended + 1) * x.Limits_Tokens
+                  local max8 = 1
+                  local x13 = (x12 - x12 % y7) / y7
+                  if x13 > max8 then max8 = x13 end
+                  pace = max8
+                end
+                local x11 = (x10 - x10 % y6) / y6 * pace
+                local x12 = (x11 - x11 % 1000) / 1000
+                if x12 > after2 then after2 = x12 end
+              end
+              in2 = min2 * x.Limits_Grain + x.Limits_Zero + after2
+            end
+            x.given = t > in2 and t or in2
             first2 = x.given
           end
         end
@@ -9021,29 +9357,106 @@ end
                   local c2 = x2.State_Calendars[0]
                   local grain = x2.Limits_Grain
                   local place3 = c2.Last
-                  local max2 = 0
-                  local x3 = 8796093022208 - x2.Limits_Zero
-                  if x3 > max2 then max2 = x3 end
-                  local y = x2.Limits_Grain
-                  local min2 = (place3 - place3 % 524288) / 524288
-                  local x4 = (max2 - max2 % y) / y
-                  if x4 < min2 then min2 = x4 end
-                  local x5 = place3 % 524288
-                  local x6 = (x5 - x5 % 512) / 512 * x2.Limits_Grain
-                  local max3 = x2.State_Now
-                  if x2.State_Closed > max3 then max3 = x2.State_Closed end
-                  local x7 = min2 * x2.Limits_Grain + x2.Limits_Zero + (x6 - x6 % 1024) / 1024
-                  if x7 > max3 then max3 = x7 end
-                  local at2 = max3
+                  local in2 = 0
+                  do
+                    local max2 = 0
+                    local x3 = 8796093022208 - x2.Limits_Zero
+                    if x3 > max2 then max2 = x3 end
+                    local y = x2.Limits_Grain
+                    local min2 = (place3 - place3 % 524288) / 524288
+                    local x4 = (max2 - max2 % y) / y
+                    if x4 < min2 then min2 = x4 end
+                    local x5 = place3 % 524288
+                    local x6 = (x5 - x5 % 512) / 512 * x2.rate
+                    local booked = x2.rate + (x6 - x6 % 1024) / 1024
+                    local c3 = x2.State_Calendars[0]
+                    local after2 = 0
+                    for i3 = 0, x2.Limits_Windows_n - 1 do
+                      do
+                        local w = x2.Limits_Windows[i3]
+                        local is2 = w.Interval < c3.Grain
+                        if is2 then
+                          local i4 = w.Unit
+                          local x7 = x2.Limits_PerGrain
+                          local y2 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                          is2 = (x7 - x7 % y2) / y2 > w.Rate
+                        end
+                        if is2 then
+                          local expects = 0
+                          do
+                            local booked2 = booked % x2.rate
+                            local c4 = x2.State_Calendars[0]
+                            local line2 = x2.State_Lines[i3]
+                            local y3 = x2.times
+                            local booked3 = (booked2 - booked2 % y3) / y3
+                            local ratio = 0
+                            do
+                              local i5 = line2.Window_Unit
+                              local rest2 = c4.Largest - (i5 == 0 and c4.Asked_0 or i5 == 1 and c4.Asked_1 or i5 == 2 and c4.Asked_2 or c4.Asked_3)
+                              local x8 = c4.Largest + 1023
+                              local max3 = 1
+                              local x9 = (x8 - x8 % 1024) / 1024
+                              if x9 > max3 then max3 = x9 end
+                              local each2 = max3
+                              local x10 = rest2 % each2 * 1024
+                              local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x10 - x10 % each2) / each2
+                              local x11 = booked4 * (4096 - line2.Saved)
+                              local max4 = 1
+                              local x12 = (x11 - x11 % 4096) / 4096
+                              if x12 > max4 then max4 = x12 end
+                              ratio = max4
+                            end
+                            local x8 = booked3 % 1024 * ratio
+                            local x9 = (booked3 - booked3 % 1024) / 1024 * ratio + (x8 - x8 % 1024) / 1024
+                            local min3 = (x9 - x9 % 1024) / 1024
+                            if 4294967296 < min3 then min3 = 4294967296 end
+                            local unit = line2.Window_Unit
+                            local x10 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                            local x11 = min3 * x2.Limits_Scale + (x10 - x10 % 2) / 2
+                            local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                            expects = (x11 - x11 % y4) / y4
+                          end
+                          local y3 = w.Rate
+                          local x8 = (expects - expects % y3) / y3 * w.Interval % c3.Grain
+                          if x8 > after2 then after2 = x8 end
+                        end
+                      end
+                    end
+                    if x2.rate < x2.grain and booked >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                      local x7 = booked % x2.rate
+                      local y2 = 1 > x2.units and 1 or x2.units
+                      local pace = 0
+                      do
+                        local x8 = x2.Limits_Guess
+                        local max3 = (x8 - x8 % 8) / 8
+                        if 200 > max3 then max3 = 200 end
+                        local guess = x2.Limits_Guess < max3 and x2.Limits_Guess or max3
+                        local x9 = (x2.State_Held + guess) * 1000
+                        local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                        local max4 = 1
+                        local x10 = (x9 - x9 % y3) / y3
+                        if x10 > max4 then max4 = x10 end
+                        pace = max4
+                      end
+                      local x8 = (x7 - x7 % y2) / y2 * pace
+                      local x9 = (x8 - x8 % 1000) / 1000
+                      if x9 > after2 then after2 = x9 end
+                    end
+                    in2 = min2 * x2.Limits_Grain + x2.Limits_Zero + after2
+                  end
+                  local max2 = x2.State_Now
+                  if x2.State_Closed > max2 then max2 = x2.State_Closed end
+                  if in2 > max2 then max2 = in2 end
+                  local at2 = max2
                   if x2.rate < x2.grain then
-                    local x8 = c2.Booked * 1024
-                    local y2 = x2.rate
-                    local min3 = (x8 - x8 % y2) / y2
-                    local x9 = (1125899906842624 - 1125899906842624 % grain) / grain
-                    if x9 < min3 then min3 = x9 end
-                    local x10 = min3 * grain
-                    local x11 = x2.State_Now + (x10 - x10 % 1024) / 1024
-                    if x11 > at2 then at2 = x11 end
+                    local x3 = c2.Booked * 1024
+                    local y = x2.rate
+                    local min2 = (x3 - x3 % y) / y
+                    local x4 = (1125899906842624 - 1125899906842624 % grain) / grain
+                    if x4 < min2 then min2 = x4 end
+                    local x5 = min2 * grain
+                    local x6 = x2.State_Now + (x5 - x5 % 1024) / 1024
+                    if x6 > at2 then at2 = x6 end
                   end
                   for k2 = 0, x2.Limits_Windows_n - 1 do
                     local w = x2.Limits_Windows[k2]
@@ -9054,34 +9467,34 @@ end
                         local booked = c2.Booked
                         local c3 = x2.State_Calendars[0]
                         local line2 = x2.State_Lines[k2]
-                        local y2 = x2.times
-                        local booked2 = (booked - booked % y2) / y2
+                        local y = x2.times
+                        local booked2 = (booked - booked % y) / y
                         local ratio = 0
                         do
                           local i3 = line2.Window_Unit
                           local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-                          local x8 = c3.Largest + 1023
+                          local x3 = c3.Largest + 1023
+                          local max3 = 1
+                          local x4 = (x3 - x3 % 1024) / 1024
+                          if x4 > max3 then max3 = x4 end
+                          local each2 = max3
+                          local x5 = rest2 % each2 * 1024
+                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x5 - x5 % each2) / each2
+                          local x6 = booked3 * (4096 - line2.Saved)
                           local max4 = 1
-                          local x9 = (x8 - x8 % 1024) / 1024
-                          if x9 > max4 then max4 = x9 end
-                          local each2 = max4
-                          local x10 = rest2 % each2 * 1024
-                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x10 - x10 % each2) / each2
-                          local x11 = booked3 * (4096 - line2.Saved)
-                          local max5 = 1
-                          local x12 = (x11 - x11 % 4096) / 4096
-                          if x12 > max5 then max5 = x12 end
-                          ratio = max5
+                          local x7 = (x6 - x6 % 4096) / 4096
+                          if x7 > max4 then max4 = x7 end
+                          ratio = max4
                         end
-                        local x8 = booked2 % 1024 * ratio
-                        local x9 = (booked2 - booked2 % 1024) / 1024 * ratio + (x8 - x8 % 1024) / 1024
-                        local min3 = (x9 - x9 % 1024) / 1024
-                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local x3 = booked2 % 1024 * ratio
+                        local x4 = (booked2 - booked2 % 1024) / 1024 * ratio + (x3 - x3 % 1024) / 1024
+                        local min2 = (x4 - x4 % 1024) / 1024
+                        if 4294967296 < min2 then min2 = 4294967296 end
                         local unit = line2.Window_Unit
-                        local x10 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                        local x11 = min3 * x2.Limits_Scale + (x10 - x10 % 2) / 2
-                        local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                        expects = (x11 - x11 % y3) / y3
+                        local x5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                        local x6 = min2 * x2.Limits_Scale + (x5 - x5 % 2) / 2
+                        local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                        expects = (x6 - x6 % y2) / y2
                       end
                       local left = x2.State_Lines[k2].Left - expects
                       local i3 = w.Unit
@@ -9096,23 +9509,23 @@ end
                         local since = 0
                         do
                           if w.Size > w.Rate then
-                            local max4 = at3
-                            local x8 = x2.State_Closed - 1
-                            if x8 > max4 then max4 = x8 end
-                            since = max4
+                            local max3 = at3
+                            local x3 = x2.State_Closed - 1
+                            if x3 > max3 then max3 = x3 end
+                            since = max3
                           else
                             since = at3
                           end
                         end
                         local t2 = since - w.Offset
                         local by2 = w.Interval
-                        local x8 = cost2 - left - 1
-                        local y2 = w.Rate
-                        local y3 = w.Interval
-                        local min3 = (x8 - x8 % y2) / y2 + 1
-                        local x9 = (8796093022208 - 8796093022208 % y3) / y3
-                        if x9 < min3 then min3 = x9 end
-                        local n2 = (t2 - t2 % by2) / by2 + min3
+                        local x3 = cost2 - left - 1
+                        local y = w.Rate
+                        local y2 = w.Interval
+                        local min2 = (x3 - x3 % y) / y + 1
+                        local x4 = (8796093022208 - 8796093022208 % y2) / y2
+                        if x4 < min2 then min2 = x4 end
+                        local n2 = (t2 - t2 % by2) / by2 + min2
                         room2 = n2 * w.Interval + w.Offset
                       end
                     end
