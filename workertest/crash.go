@@ -79,21 +79,26 @@ func Child(adapters ...Adapter) {
 	var j job
 	err := json.Unmarshal([]byte(text), &j)
 	if err == nil {
-		a := adapters[slices.IndexFunc(adapters, func(a Adapter) bool { return a.Name == j.Adapter })]
-		switch {
-		case j.Provider != "":
-			err = consumer(a, j, caller)
-		case j.Step == nowhere:
-			err = consumer(a, j, teller)
-		default:
-			err = victim(context.Background(), a, j)
-		}
+		err = j.do(adapters)
 	}
 	if err == nil {
 		os.Exit(0)
 	}
 	fmt.Println("failed", err)
 	os.Exit(1)
+}
+
+func (j job) do(adapters []Adapter) error {
+	i := slices.IndexFunc(adapters, func(a Adapter) bool { return a.Name == j.Adapter })
+	switch {
+	case i < 0:
+		return fmt.Errorf("TestMain must call workertest.Child with the adapter %q", j.Adapter)
+	case j.Provider != "":
+		return consumer(adapters[i], j, caller)
+	case j.Step == nowhere:
+		return consumer(adapters[i], j, teller)
+	}
+	return victim(context.Background(), adapters[i], j)
 }
 
 func victim(ctx context.Context, a Adapter, j job) error {

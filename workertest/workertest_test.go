@@ -233,9 +233,20 @@ const withoutChild = "DRIP_WORKERTEST_WITHOUT_CHILD"
 
 // A process of the suite whose TestMain calls no Child would start the suite again, and each of its processes, too.
 func TestMainWithoutChild(t *testing.T) {
+	failing(t, "TestMain must call workertest.Child", withoutChild+"=1", variable+"={}")
+}
+
+// Run may be given an adapter that Child is not.
+func TestMainWithoutAdapter(t *testing.T) {
+	failing(t, `TestMain must call workertest.Child with the adapter "other"`, variable+`={"Adapter":"other"}`)
+}
+
+// failing runs a rule in a process with these variables, which must fail and print the text.
+func failing(t *testing.T, text string, variables ...string) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRightAdapter$/^Later$")
-	cmd.Env = append(os.Environ(), withoutChild+"=1", variable+"={}")
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "TestMain must call workertest.Child") {
+	cmd.Env = append(os.Environ(), variables...)
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), text) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
