@@ -188,12 +188,8 @@ func testCrash(t *testing.T, s *suite) {
 
 func crash(t *testing.T, s *suite, at int, url string) {
 	const n, entities = 24, 2
-	// The storage is shared by all queues, so the entities have the queue's name.
-	messages := make([]Message, n)
-	for i := range messages {
-		messages[i] = Message{ID: fmt.Sprint("m", i), Entity: fmt.Sprint(s.name, "-", i%entities)}
-	}
-	s.must(s.queue.Publish(t.Context(), messages...))
+	entity := s.name + "-" // all queues share the storage
+	s.must(s.queue.Publish(t.Context(), messages(n, entity, entities)...))
 	ctx, cancel := context.WithTimeout(t.Context(), s.patience())
 	defer cancel()
 	out, err := job{Adapter: s.Name, URL: s.url, Queue: s.name, Storage: url, Step: at, Rate: crashRate}.command(ctx).Output()
@@ -227,6 +223,6 @@ func crash(t *testing.T, s *suite, at int, url string) {
 	if len(s.ran) > n+twice {
 		t.Errorf("of %d messages some ran more than twice: %d runs", n, len(s.ran))
 	}
-	s.free(b, s.name+"-", entities)
+	s.free(b, entity, entities)
 	t.Logf("0 of %d lost, %d ran twice", n, twice)
 }

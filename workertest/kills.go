@@ -3,7 +3,6 @@ package workertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -316,12 +315,8 @@ func killed(t *testing.T, a Adapter, server Server, kill func(*killing, int) err
 func (k *killing) publish(a Adapter, n int) Queue {
 	q, err := a.Open(k.t.Context(), k.job.URL, k.job.Queue)
 	k.must(err)
-	messages := make([]Message, n)
-	for i := range messages {
-		messages[i] = Message{ID: fmt.Sprint(i), Entity: fmt.Sprint("shop", i%killEntities)}
-	}
 	var publishing sync.WaitGroup
-	for part := range slices.Chunk(messages, (n+7)/8) {
+	for part := range slices.Chunk(messages(n, "shop", killEntities), (n+7)/8) {
 		publishing.Go(func() {
 			if err := q.Publish(k.t.Context(), part...); err != nil {
 				k.t.Error(err)

@@ -87,11 +87,7 @@ func published(b *testing.B, a Adapter, url, name string) Queue {
 	if err != nil {
 		b.Fatal(err)
 	}
-	messages := make([]Message, benchMessages)
-	for i := range messages {
-		messages[i] = Message{fmt.Sprint("m", i), fmt.Sprint(name, "-", i%benchShops)}
-	}
-	if err := q.Publish(b.Context(), messages...); err != nil {
+	if err := q.Publish(b.Context(), messages(benchMessages, name+"-", benchShops)...); err != nil {
 		b.Fatal(err)
 	}
 	return q

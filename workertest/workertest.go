@@ -155,11 +155,16 @@ func (s *suite) consume(l worker.Limiter, handle func(context.Context, Message) 
 
 func (s *suite) publish(entities, n int) {
 	s.t.Helper()
-	messages := make([]Message, n)
-	for i := range messages {
-		messages[i] = Message{ID: fmt.Sprint("m", i), Entity: fmt.Sprint("shop", i%entities)}
+	s.must(s.queue.Publish(s.t.Context(), messages(n, "shop", entities)...))
+}
+
+// messages are m0, m1, ... of each entity in turn, such as shop0 and shop1.
+func messages(n int, entity string, entities int) []Message {
+	all := make([]Message, n)
+	for i := range all {
+		all[i] = Message{ID: fmt.Sprint("m", i), Entity: fmt.Sprint(entity, i%entities)}
 	}
-	s.must(s.queue.Publish(s.t.Context(), messages...))
+	return all
 }
 
 // eventually waits until is returns true, and fails the test after within.
@@ -218,6 +223,12 @@ func (l *ledger) note(ctx context.Context, m Message) (times int) {
 func (l *ledger) handle(ctx context.Context, m Message) error {
 	l.note(ctx, m)
 	return nil
+}
+
+func (l *ledger) runs() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.ran)
 }
 
 // counts returns how many messages ran, and how many of these more than once.
@@ -394,7 +405,7 @@ func testFailures(t *testing.T, s *suite) {
 		}
 		return nil
 	})
-	s.eventually(s.patience()+4*s.Again, "both ran three times", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.ran) == 6 })
+	s.eventually(s.patience()+4*s.Again, "both ran three times", func() bool { return s.runs() == 6 })
 	s.empty()
 	s.free(b, "shop", 1)
 }
@@ -521,7 +532,7 @@ func testLongHandler(t *testing.T, s *suite) {
 			return nil
 		})
 	}
-	s.eventually(s.patience(), "both ran", func() bool { n, _ := s.counts(); return n == 2 })
+	s.all(2)
 	s.empty()
 	s.once()
 	s.free(b, "shop", 1)
@@ -537,7 +548,7 @@ func testPanic(t *testing.T, s *suite) {
 		}
 		return nil
 	})
-	s.eventually(s.patience()+2*s.Again, "both ran twice", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.ran) == 4 })
+	s.eventually(s.patience()+2*s.Again, "both ran twice", func() bool { return s.runs() == 4 })
 	s.empty()
 	s.free(b, "shop", 1)
 }
@@ -546,20 +557,17 @@ func testPanic(t *testing.T, s *suite) {
 func testShutdown(t *testing.T, s *suite) {
 	const n = 40
 	b := buckettest.New(t, drip.Options{Concurrency: 5})
-	var ended atomic.Int64
 	handle := func(ctx context.Context, m Message) error {
 		time.Sleep(200 * time.Millisecond) // whatever the context says
-		s.note(ctx, m)
-		ended.Add(1)
-		return nil
+		return s.handle(ctx, m)
 	}
 	stop := s.consume(b, handle)
 	s.publish(1, n)
-	s.eventually(s.patience(), "some ran", func() bool { return ended.Load() > 2 })
+	s.eventually(s.patience(), "some ran", func() bool { return s.runs() > 2 })
 	stop()
-	before := ended.Load()
+	before := s.runs()
 	time.Sleep(300 * time.Millisecond)
-	if now := ended.Load(); now != before {
+	if now := s.runs(); now != before {
 		t.Errorf("%d handlers were running when Consume had returned", now-before)
 	}
 	s.consume(b, handle)
