@@ -116,26 +116,21 @@ func TestMessagesWaitForTokens(t *testing.T) {
 	buckettest.Runs(t, bucket, "shop", drip.Request{}) // with the token that is back
 }
 
-// closing is a bucket that looks at the entity when a token comes back.
-type closing struct {
-	*drip.Bucket
-	closed []bool
-}
-
-func (c *closing) Settle(ctx context.Context, entity string, l drip.Lease, cost int, costs ...drip.Costs) error {
-	status, err := c.Inspect(ctx, entity)
-	c.closed = append(c.closed, err == nil && !status.ClosedUntil.IsZero())
-	return c.Bucket.Settle(ctx, entity, l, cost, costs...)
-}
-
 // The entity is closed before the token of the refused operation is free, or another begins in between.
 func TestThrottledHasItsToken(t *testing.T) {
-	l := &closing{Bucket: buckettest.New(t, drip.Options{Size: 10, Concurrency: 1})}
+	bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1})
+	var closed []bool
+	l := &buckettest.Hooked{Bucket: bucket, Before: func(_ context.Context, method string, _ int) error {
+		if method == "Settle" {
+			closed = append(closed, !buckettest.Inspect(t, bucket, "shop").ClosedUntil.IsZero())
+		}
+		return nil
+	}}
 	var p postponed
 	h := Limit(l, oneShop, &p)(HandlerFunc(func(context.Context, *amqp.Delivery) error { return Throttled(time.Hour, nil) }))
 	must(t, h.Handle(t.Context(), &amqp.Delivery{}))
-	if !slices.Equal(l.closed, []bool{true}) || len(p) != 1 || p[0] < 59*time.Minute {
-		t.Errorf("closed when settled: %v; postponed by %v", l.closed, p)
+	if !slices.Equal(closed, []bool{true}) || len(p) != 1 || p[0] < 59*time.Minute {
+		t.Errorf("closed when settled: %v; postponed by %v", closed, p)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/dial"
 )
 
@@ -75,12 +76,12 @@ func TestNoConnectionToPublish(t *testing.T) {
 func TestLimiterAnswersBeforeTheExpiration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, handled := time.Now(), make(chan time.Duration, 1)
-		limiter := limiterOf(func(string) error {
+		limiter := &buckettest.Plain{Fails: func(string) error {
 			if time.Since(began) < 16*time.Second {
 				return errors.New("the storage is down")
 			}
 			return nil
-		})
+		}}
 		s := taking(t, Options{Limiter: limiter, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			handled <- time.Since(began)
 			return nil
@@ -140,12 +141,12 @@ func TestLimiterEndsTheGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const handlers = 4
 		ran := make(chan bool, 1)
-		limiter := limiterOf(func(entity string) error {
+		limiter := &buckettest.Plain{Fails: func(entity string) error {
 			if entity != "good" {
 				runtime.Goexit()
 			}
 			return nil
-		})
+		}}
 		s := taking(t, Options{Handlers: handlers, Prefetch: 100, Limiter: limiter, Attempts: 1, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			ran <- true
 			return nil

@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // scripted answers every GetDelay alike and counts the tokens out.
@@ -101,12 +102,12 @@ func TestLimit(t *testing.T) {
 func TestLimitWaitsForTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, failure := time.Now(), errors.New("the storage is away")
-		l := limiterOf(func(string) error {
+		l := &buckettest.Plain{Fails: func(string) error {
 			if time.Since(began) < time.Minute {
 				return failure
 			}
 			return nil
-		})
+		}}
 		var handled time.Duration
 		h := Limit(l, byID, new(postponed))(HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			handled = time.Since(began)

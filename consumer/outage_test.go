@@ -236,12 +236,12 @@ func TestFailingEntityStarvesNobody(t *testing.T) {
 	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
 		var away atomic.Bool
 		away.Store(true)
-		limiter := limiterOf(func(entity string) error {
+		limiter := &buckettest.Plain{Fails: func(entity string) error {
 			if entity == "failing" && away.Load() {
 				return errors.New("no answer")
 			}
 			return nil
-		})
+		}}
 		const n = 50
 		b.publish(queue, append(ofType("failing", 0, n), ofType("fine", n, 2*n)...)...)
 		var l ledger
@@ -260,11 +260,3 @@ func TestFailingEntityStarvesNobody(t *testing.T) {
 		}
 	})
 }
-
-// limiterOf admits each entity for which it returns no error.
-type limiterOf func(entity string) error
-
-func (f limiterOf) GetDelay(_ context.Context, entity string) (time.Duration, error) {
-	return 0, f(entity)
-}
-func (f limiterOf) ReturnToken(context.Context, string) error { return nil }

@@ -20,11 +20,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// free lets everything run.
-type free struct{ out atomic.Int64 }
-
-func (l *free) GetDelay(context.Context, string) (time.Duration, error) { l.out.Add(1); return 0, nil }
-func (l *free) ReturnToken(context.Context, string) error               { l.out.Add(-1); return nil }
+type free = buckettest.Plain // lets everything run
 
 // letter waits for the next dead letter of a queue.
 func (b *broker) letter(queue string) amqp.Delivery {
@@ -318,8 +314,8 @@ func TestShutdown(t *testing.T) {
 		eventually(t, "the consumer is cancelled", func() bool { return b.consumers(queue) == 0 })
 		close(release)
 		<-stopped
-		if l.out.Load() != 0 {
-			t.Errorf("%d tokens were not returned", l.out.Load())
+		if l.Out.Load() != 0 {
+			t.Errorf("%d tokens were not returned", l.Out.Load())
 		}
 		if n := b.count(queue); n != 20 {
 			t.Errorf("%d messages are left, want the 20 that were not handled", n)

@@ -56,7 +56,7 @@ func TestShutdownUnderLoad(t *testing.T) {
 	limiter := &free{}
 	some := func() time.Duration {
 		if rand.N(2) == 0 {
-			limiter.out.Add(1)
+			limiter.Out.Add(1)
 			return 0
 		}
 		return rand.N(900 * time.Millisecond)
@@ -74,7 +74,7 @@ func TestShutdownUnderLoad(t *testing.T) {
 	if handled == n {
 		t.Fatal("all were handled before the end")
 	}
-	if out := limiter.out.Load(); out != 0 {
+	if out := limiter.Out.Load(); out != 0 {
 		t.Errorf("%d tokens were not returned", out)
 	}
 	// An acknowledgement that the broker has not taken in when the connection closes is none.

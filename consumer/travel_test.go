@@ -213,7 +213,7 @@ func TestExpirationInAnOutage(t *testing.T) {
 		var away atomic.Bool
 		away.Store(true)
 		time.AfterFunc(time.Minute, func() { away.Store(false) })
-		limiter := wayward{buckettest.New(t, drip.Options{Size: 10}), &away}
+		limiter := wayward(buckettest.New(t, drip.Options{Size: 10}), &away)
 		var h ledger
 		err = Limit(limiter, oneShop, q)(&h).Handle(t.Context(), &amqp.Delivery{Expiration: "5000"})
 		if !errors.Is(err, ErrExpired) || !IsPermanent(err) || h.count() != 0 {

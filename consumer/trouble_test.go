@@ -169,7 +169,7 @@ func TestHandlersEnd(t *testing.T) {
 	if want := map[string]int{"exits": 3, "fails": 3}; !reflect.DeepEqual(seen, want) {
 		t.Errorf("handled %v times, want %v", seen, want)
 	}
-	if n := limiter.out.Load(); n != 0 || b.ready(queue) != 0 {
+	if n := limiter.Out.Load(); n != 0 || b.ready(queue) != 0 {
 		t.Errorf("%d tokens were not returned, %d messages are left", n, b.ready(queue))
 	}
 
@@ -328,7 +328,7 @@ func TestOutageSpendsNoAttempt(t *testing.T) {
 	var l ledger
 	var begun, told atomic.Int64
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: wayward{bucket, &away}, Entity: oneShop, Attempts: 1, RetryDelay: 10 * time.Millisecond, Logger: quiet,
+		URL: b.url, Queue: queue, Limiter: wayward(bucket, &away), Entity: oneShop, Attempts: 1, RetryDelay: 10 * time.Millisecond, Logger: quiet,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			if begun.Add(1) <= 10 {
 				<-ctx.Done()
@@ -350,24 +350,14 @@ func TestOutageSpendsNoAttempt(t *testing.T) {
 	}
 }
 
-// wayward is a bucket that fails when it is away.
-type wayward struct {
-	*drip.Bucket
-	away *atomic.Bool
-}
-
-func (w wayward) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
-	if w.away.Load() {
-		return drip.Admission{}, errors.New("the storage is away")
-	}
-	return w.Bucket.Admit(ctx, entity, r)
-}
-
-func (w wayward) Renew(ctx context.Context, entity string, l drip.Lease) (drip.Lease, error) {
-	if w.away.Load() {
-		return drip.Lease{}, errors.New("the storage is away")
-	}
-	return w.Bucket.Renew(ctx, entity, l)
+// wayward is a bucket that fails while it is away.
+func wayward(b *drip.Bucket, away *atomic.Bool) *buckettest.Hooked {
+	return &buckettest.Hooked{Bucket: b, Before: func(context.Context, string, int) error {
+		if away.Load() {
+			return errors.New("the storage is away")
+		}
+		return nil
+	}}
 }
 
 // A message that waits in hand for a token does not reach the broker's consumer_timeout, which would close the channel for all.

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -268,7 +268,7 @@ func TestDoInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var observed []Outcome
 		w := newWorker(t, Options[string]{
-			Limiter: limiterOf(func(string) error { return errors.New("no answer") }),
+			Limiter: &buckettest.Plain{Fails: func(string) error { return errors.New("no answer") }},
 			Observe: func(_ context.Context, _ *Message, out Outcome) { observed = append(observed, out) },
 		})
 		began := time.Now()
@@ -342,7 +342,7 @@ func TestNote(t *testing.T) {
 
 func TestNewNamesTheWrongField(t *testing.T) {
 	type other struct{ *drip.Bucket } // such as the Bucket of package telemetry
-	l, entity := limiterOf(nil), func(string) (string, error) { return "", nil }
+	l, entity := &buckettest.Plain{}, func(string) (string, error) { return "", nil }
 	for _, c := range []struct {
 		o    Options[string]
 		want string
@@ -396,12 +396,14 @@ func TestLeaseIsRenewed(t *testing.T) {
 	})
 }
 
-// silent never answers a renewal.
-type silent struct{ *drip.Bucket }
-
-func (silent) Renew(ctx context.Context, _ string, l drip.Lease) (drip.Lease, error) {
-	<-ctx.Done()
-	return l, ctx.Err()
+// mute is a bucket that gives no answer to a method from its n-th call on.
+func mute(b *drip.Bucket, method string, from int) *buckettest.Hooked {
+	return &buckettest.Hooked{Bucket: b, Before: func(ctx context.Context, called string, n int) error {
+		if called == method && n >= from {
+			return buckettest.NoAnswer(ctx)
+		}
+		return nil
+	}}
 }
 
 // A permanent failure stays one when the lease was lost meanwhile.
@@ -409,7 +411,7 @@ func TestPermanentAfterALostLease(t *testing.T) {
 	for _, attempts := range []int{0, 3} {
 		synctest.Test(t, func(t *testing.T) {
 			bucket := buckettest.New(t, drip.Options{Size: 10, Lease: 3 * time.Second, MaxLease: time.Hour})
-			w := newWorker(t, Options[string]{Limiter: silent{bucket}, Attempts: attempts})
+			w := newWorker(t, Options[string]{Limiter: mute(bucket, "Renew", 1), Attempts: attempts})
 			for failure, want := range map[error]Kind{Permanent(errors.New("bad")): GivenUp, errors.New("bad"): Waiting, badIs{}: Waiting} {
 				out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error { <-ctx.Done(); return failure })
 				if out.Kind != want {
@@ -420,35 +422,11 @@ func TestPermanentAfterALostLease(t *testing.T) {
 	}
 }
 
-// mute answers the first Admit, and nothing more until the call's context ends.
-type mute struct {
-	*drip.Bucket
-	throttles bool // it answers Throttled
-	admitted  bool
-}
-
-func (m *mute) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
-	if m.admitted {
-		<-ctx.Done()
-		return drip.Admission{}, ctx.Err()
-	}
-	m.admitted = true
-	return m.Bucket.Admit(ctx, entity, r)
-}
-
-func (m *mute) Throttled(ctx context.Context, entity string, d time.Duration) error {
-	if m.throttles {
-		return m.Bucket.Throttled(ctx, entity, d)
-	}
-	<-ctx.Done()
-	return ctx.Err()
-}
-
 // A limiter that gives no answer after an operation that was refused keeps the delivery for the time that settling has.
 func TestRefusalOfAMuteLimiter(t *testing.T) {
-	for _, throttles := range []bool{false, true} {
+	for method, from := range map[string]int{"Throttled": 1, "Admit": 2} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorker(t, Options[string]{Limiter: &mute{Bucket: buckettest.New(t, drip.Options{Size: 10}), throttles: throttles}})
+			w := newWorker(t, Options[string]{Limiter: mute(buckettest.New(t, drip.Options{Size: 10}), method, from)})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			began := time.Now()
@@ -463,18 +441,19 @@ func TestRefusalOfAMuteLimiter(t *testing.T) {
 // A limiter that gives no answer keeps no delivery until its context ends, as some queues count that as a failure.
 func TestShortTimeoutOfAMuteLimiter(t *testing.T) {
 	for name, c := range map[string]struct {
-		limiter Limiter
-		result  error
-		kind    Kind
+		method string
+		from   int
+		result error
+		kind   Kind
 	}{
-		"before":   {limiter: unanswering{admits: false}, kind: Waiting},
-		"after":    {limiter: unanswering{admits: true}, kind: Done},
-		"throttle": {limiter: &mute{Bucket: buckettest.New(t, drip.Options{})}, result: Throttled(time.Minute, nil), kind: Refused},
-		"book":     {limiter: &mute{Bucket: buckettest.New(t, drip.Options{}), throttles: true}, result: Throttled(time.Minute, nil), kind: Refused},
+		"before":   {method: "Admit", from: 1, kind: Waiting},
+		"after":    {method: "Settle", from: 1, kind: Done},
+		"throttle": {method: "Throttled", from: 1, result: Throttled(time.Minute, nil), kind: Refused},
+		"book":     {method: "Admit", from: 2, result: Throttled(time.Minute, nil), kind: Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorker(t, Options[string]{Limiter: c.limiter})
+				w := newWorker(t, Options[string]{Limiter: mute(buckettest.New(t, drip.Options{}), c.method, c.from)})
 				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 				defer cancel()
 				out := w.Do(ctx, "shop", "", func(context.Context) error { return c.result })
@@ -484,25 +463,6 @@ func TestShortTimeoutOfAMuteLimiter(t *testing.T) {
 			})
 		})
 	}
-}
-
-// unanswering is a limiter that does not answer, except Admit if it admits.
-type unanswering struct {
-	*drip.Bucket
-	admits bool
-}
-
-func (s unanswering) Admit(ctx context.Context, _ string, _ drip.Request) (drip.Admission, error) {
-	if s.admits {
-		return drip.Admission{}, nil
-	}
-	<-ctx.Done()
-	return drip.Admission{}, ctx.Err()
-}
-
-func (unanswering) Settle(ctx context.Context, _ string, _ drip.Lease, _ int, _ ...drip.Costs) error {
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 // An operation may give up a message that the provider refuses. The refusal still closes the limit.
@@ -624,14 +584,6 @@ func TestRetryDelay(t *testing.T) {
 	}
 }
 
-// limiterOf admits each entity for which it returns no error.
-type limiterOf func(entity string) error
-
-func (f limiterOf) GetDelay(_ context.Context, entity string) (time.Duration, error) {
-	return 0, f(entity)
-}
-func (f limiterOf) ReturnToken(context.Context, string) error { return nil }
-
 // An outage of an hour is asked about now and then. It is logged when it begins, when its cause changes and when it is over, with how
 // many have run without a limit meanwhile; also one in which the limiter answers for others.
 func TestOutageIsLoggedOnce(t *testing.T) {
@@ -639,9 +591,15 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const waiting, inHand = 10, 5 * time.Minute
 			began := time.Now()
-			var log lines
+			var log bytes.Buffer
+			text := slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.MessageKey || a.Key == "unlimited" {
+					return a
+				}
+				return slog.Attr{}
+			}})
 			var tries, unlimited atomic.Int64
-			w := newWorker(t, Options[string]{FailOpen: failOpen, Logger: slog.New(&log), Limiter: limiterOf(func(entity string) error {
+			w := newWorker(t, Options[string]{FailOpen: failOpen, Logger: slog.New(text), Limiter: &buckettest.Plain{Fails: func(entity string) error {
 				if entity == "fine" || time.Since(began) > time.Hour {
 					return nil
 				}
@@ -651,7 +609,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 					cause = "no password"
 				}
 				return fmt.Errorf("admit %q: %w", entity, errors.New(cause))
-			})})
+			}}})
 			ask := func(entity string) {
 				m, err := w.Open(entity, Note{})
 				if err != nil {
@@ -691,36 +649,12 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 			if failOpen {
 				line = "no answer from the limiter, messages run without a limit"
 			}
-			want := []string{line, line, fmt.Sprint("the limiter answers again, unlimited: ", unlimited.Load())}
-			if !slices.Equal(log.all, want) {
-				t.Errorf("logged was %q, want %q", log.all, want)
+			want := fmt.Sprintf("msg=%q\nmsg=%q\nmsg=\"the limiter answers again\" unlimited=%d\n", line, line, unlimited.Load())
+			if log.String() != want {
+				t.Errorf("logged was %s, want %s", &log, want)
 			}
 		})
 	}
-}
-
-// lines is a log of messages.
-type lines struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
-func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
-func (l *lines) WithGroup(string) slog.Handler            { return l }
-
-func (l *lines) Handle(_ context.Context, r slog.Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text := r.Message
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "unlimited" {
-			text += fmt.Sprint(", unlimited: ", a.Value)
-		}
-		return true
-	})
-	l.all = append(l.all, text)
-	return nil
 }
 
 // The real cost in units is charged; a name that the limiter does not know leaves the estimate, and the token comes back.
@@ -790,19 +724,6 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// flaky fails each second renewal.
-type flaky struct {
-	*drip.Bucket
-	renewals int
-}
-
-func (f *flaky) Renew(ctx context.Context, entity string, l drip.Lease) (drip.Lease, error) {
-	if f.renewals++; f.renewals%2 == 1 {
-		return l, errors.New("no answer")
-	}
-	return f.Bucket.Renew(ctx, entity, l)
-}
-
 // The operation is told that its lease is lost when the lease ends, also by a limiter that keeps it waiting for an answer. The
 // clock of the storage may be another one than the process's: the length of a lease counts, not the time at which it ends.
 func TestLeaseByAnotherClock(t *testing.T) {
@@ -812,7 +733,7 @@ func TestLeaseByAnotherClock(t *testing.T) {
 				Size: 10, Concurrency: 1, Lease: 3 * time.Second, MaxLease: time.Hour,
 				Clock: func() time.Time { return time.Now().Add(ahead) },
 			})
-			w := newWorker(t, Options[string]{Limiter: silent{bucket}})
+			w := newWorker(t, Options[string]{Limiter: mute(bucket, "Renew", 1)})
 			began := time.Now()
 			out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
 				sleep(ctx, time.Minute)
@@ -822,7 +743,12 @@ func TestLeaseByAnotherClock(t *testing.T) {
 				t.Errorf("a clock ahead by %v: after %v Do = %+v, want ErrLeaseLost after 3s", ahead, lasted, out)
 			}
 
-			w = newWorker(t, Options[string]{Limiter: &flaky{Bucket: bucket}})
+			w = newWorker(t, Options[string]{Limiter: &buckettest.Hooked{Bucket: bucket, Before: func(_ context.Context, method string, n int) error {
+				if method == "Renew" && n%2 == 1 {
+					return errors.New("no answer")
+				}
+				return nil
+			}}})
 			w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
 				time.Sleep(time.Minute)
 				if ctx.Err() != nil {
@@ -918,26 +844,20 @@ func TestPanicOfLimitsAfterAdmit(t *testing.T) {
 	}
 }
 
-// away gives no answer for a while.
-type away struct {
-	*drip.Bucket
-	until time.Time
-}
-
-func (a away) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
-	if time.Now().Before(a.until) {
-		return drip.Admission{}, errors.New("no answer")
-	}
-	return a.Bucket.Admit(ctx, entity, r)
-}
-
 // A limiter that answers again before the deadline of a message costs it nothing, and neither does a process that stops: another one may
 // run it at once.
 func TestDeadlineAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := time.Now().Add(6 * time.Second)
 		request := func(string) drip.Request { return drip.Request{Deadline: end} }
-		w := newWorker(t, Options[string]{Limiter: away{buckettest.New(t, drip.Options{}), time.Now().Add(3 * time.Second)}, Request: request})
+		back := time.Now().Add(3 * time.Second)
+		away := func(context.Context, string, int) error {
+			if time.Now().Before(back) {
+				return errors.New("no answer")
+			}
+			return nil
+		}
+		w := newWorker(t, Options[string]{Limiter: &buckettest.Hooked{Bucket: buckettest.New(t, drip.Options{}), Before: away}, Request: request})
 		out, asked := Outcome{Kind: Waiting}, 0
 		for ; out.Kind == Waiting; asked++ {
 			time.Sleep(out.Delay)

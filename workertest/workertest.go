@@ -478,34 +478,26 @@ func testLater(t *testing.T, s *suite) {
 	}
 }
 
-// away is a bucket whose storage gives no answer for a while.
-type away struct {
-	*drip.Bucket
-	gone  atomic.Bool
-	asked atomic.Int64
-}
-
-func (l *away) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
-	if l.gone.Load() {
-		l.asked.Add(1)
-		return drip.Admission{}, errors.New("no answer")
-	}
-	return l.Bucket.Admit(ctx, entity, r)
-}
-
 // While the limiter gives no answer no message runs, and none spends an attempt or a postponement. Afterwards every message
 // runs once.
 func testOutage(t *testing.T, s *suite) {
 	const n = 10
-	l := &away{Bucket: buckettest.New(t, drip.Options{})}
-	l.gone.Store(true)
+	var back atomic.Bool
+	var asked atomic.Int64
+	l := &buckettest.Hooked{Bucket: buckettest.New(t, drip.Options{}), Before: func(_ context.Context, method string, _ int) error {
+		if method == "Admit" && !back.Load() {
+			asked.Add(1)
+			return errors.New("no answer")
+		}
+		return nil
+	}}
 	s.publish(2, n)
 	s.consume(l, s.handle)
-	s.eventually(s.patience(), "messages wait for the limiter", func() bool { return l.asked.Load() > 7*n })
+	s.eventually(s.patience(), "messages wait for the limiter", func() bool { return asked.Load() > 7*n })
 	if ran, _ := s.counts(); ran > 0 {
 		t.Errorf("%d messages ran without an answer", ran)
 	}
-	l.gone.Store(false)
+	back.Store(true)
 	s.all(n)
 	s.empty()
 	s.once()

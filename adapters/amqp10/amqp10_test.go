@@ -21,6 +21,7 @@ import (
 	"github.com/Azure/go-amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
@@ -486,17 +487,11 @@ func limiting(t testing.TB, o Options) *Limit {
 	if o.Entity == nil {
 		o.Entity = shop
 	}
-	o.Limiter = free{}
+	o.Limiter = &buckettest.Plain{}
 	limit, err := New(o)
 	ok(t, err)
 	return limit
 }
-
-// free lets everything run.
-type free struct{}
-
-func (free) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
-func (free) ReturnToken(context.Context, string) error               { return nil }
 
 type queue struct{ url, name string }
 

@@ -427,47 +427,11 @@ func TestPostponedInAnOutage(t *testing.T) {
 	}
 }
 
-// hanging is a bucket whose n-th call of a method gives no answer.
-type hanging struct {
-	*drip.Bucket
-	method string
-	calls  atomic.Int64
-}
-
-func (h *hanging) call(ctx context.Context, method string) error {
-	if method == h.method && h.calls.Add(-1) == 0 {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return nil
-}
-
-func (h *hanging) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
-	if err := h.call(ctx, "Admit"); err != nil {
-		return drip.Admission{}, err
-	}
-	return h.Bucket.Admit(ctx, entity, r)
-}
-
-func (h *hanging) Settle(ctx context.Context, entity string, l drip.Lease, cost int, costs ...drip.Costs) error {
-	if err := h.call(ctx, "Settle"); err != nil {
-		return err
-	}
-	return h.Bucket.Settle(ctx, entity, l, cost, costs...)
-}
-
-func (h *hanging) Throttled(ctx context.Context, entity string, retryAfter time.Duration) error {
-	if err := h.call(ctx, "Throttled"); err != nil {
-		return err
-	}
-	return h.Bucket.Throttled(ctx, entity, retryAfter)
-}
-
 // A limiter that does not answer until a task's timeout costs the task no attempt, and a task that is done does not run again.
 func TestLimiterThatHangs(t *testing.T) {
 	for name, c := range map[string]struct {
 		method  string
-		call    int64
+		call    int
 		refused bool // the first run
 		want    int  // runs
 	}{
@@ -481,8 +445,13 @@ func TestLimiterThatHangs(t *testing.T) {
 			q := opened(t, Headers, 1)
 			task := asynq.NewTaskWithHeaders("job", []byte(`{"Entity": "shop"}`), Headers())
 			q.enqueue(t, task, asynq.MaxRetry(1), asynq.Timeout(3*time.Second))
-			limiter := &hanging{Bucket: buckettest.New(t, drip.Options{Concurrency: 1, Lease: time.Second}), method: c.method}
-			limiter.calls.Store(c.call)
+			hang := func(ctx context.Context, method string, n int) error {
+				if method == c.method && n == c.call {
+					return buckettest.NoAnswer(ctx)
+				}
+				return nil
+			}
+			limiter := &buckettest.Hooked{Bucket: buckettest.New(t, drip.Options{Concurrency: 1, Lease: time.Second}), Before: hang}
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			ended := make(chan error, 1)

@@ -22,14 +22,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/worker"
 )
-
-// free lets everything run.
-type free struct{}
-
-func (free) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
-func (free) ReturnToken(context.Context, string) error               { return nil }
 
 // server is an SQS that answers a call with a text, "" for an empty answer. It gives no answer to a call that fails with errSilent.
 type server func(ctx context.Context, call string, body []byte) (answer string, err error)
@@ -79,7 +74,7 @@ func consumes(t *testing.T, ctx context.Context, s server, handle func(context.C
 	o := newClient("https://sqs.local").Options()
 	o.HTTPClient, o.DisableMessageChecksumValidation = s, true
 	q := Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead"}
-	return limiting(t, sqs.New(o), free{}).Consume(ctx, q, handle)
+	return limiting(t, sqs.New(o), &buckettest.Plain{}).Consume(ctx, q, handle)
 }
 
 // sends handles one message and reads into in what Consume sends with the first such call. SQS answers its other calls with
@@ -119,7 +114,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		})
 		var log bytes.Buffer
 		limit, err := New(sqs.New(o), Options{
-			Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Limiter: &buckettest.Plain{}, Entity: func(*types.Message) (string, error) { return "shop", nil }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		ok(t, err)
 		ok(t, limit.Consume(ctx, Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead"}, func(context.Context, *types.Message) error {

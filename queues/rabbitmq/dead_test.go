@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/queues"
@@ -208,7 +209,7 @@ func TestBackToItsConsumer(t *testing.T) {
 	broken.Store(true)
 	handled := make(chan amqp.Delivery, 1)
 	c, err := consumer.New(consumer.Options{
-		URL: servers.UseRabbitMQ(t).URL(), Queue: queue, Limiter: open{}, Attempts: 1,
+		URL: servers.UseRabbitMQ(t).URL(), Queue: queue, Limiter: &buckettest.Plain{}, Attempts: 1,
 		Entity: func(d *amqp.Delivery) (string, error) { return "shop", nil },
 		Handler: consumer.HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			if broken.Load() {
@@ -251,12 +252,6 @@ func TestBackToItsConsumer(t *testing.T) {
 	}
 	count(t, ch, deadQueue(queue), 0)
 }
-
-// open is a limiter that lets everything run.
-type open struct{}
-
-func (open) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
-func (open) ReturnToken(context.Context, string) error               { return nil }
 
 // A letter that somebody else has published has no absurd age.
 func TestAgeOfALetter(t *testing.T) {
