@@ -53,13 +53,17 @@ func (q *conforming) Publish(ctx context.Context, messages ...workertest.Message
 		if err := ch.Confirm(false); err != nil {
 			return err
 		}
+		var confirmations []*amqp.DeferredConfirmation
 		for _, m := range messages {
-			confirmation, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", q.name, true, false, amqp.Publishing{MessageId: m.ID, Type: m.Entity, DeliveryMode: amqp.Persistent})
+			c, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", q.name, true, false, amqp.Publishing{MessageId: m.ID, Type: m.Entity, DeliveryMode: amqp.Persistent})
 			if err != nil {
 				return err
 			}
-			if stored, err := confirmation.WaitContext(ctx); err != nil || !stored {
-				return fmt.Errorf("message %s is not confirmed: %w", m.ID, cmp.Or(err, errRefused))
+			confirmations = append(confirmations, c)
+		}
+		for i, c := range confirmations {
+			if stored, err := c.WaitContext(ctx); err != nil || !stored {
+				return fmt.Errorf("message %s is not confirmed: %w", messages[i].ID, cmp.Or(err, errRefused))
 			}
 		}
 		return nil

@@ -14,9 +14,9 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
-	"github.com/drip-go/drip/internal/dial"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/workertest"
 )
 
 // fault is something that goes wrong for a while in a soak. It returns when it is over.
@@ -141,33 +141,17 @@ func (s *soak) load(ctx context.Context) {
 	}
 }
 
+// published tells whether the broker has confirmed these messages.
 func (s *soak) published(ctx context.Context, from, to int) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	conn, err := dial.RabbitMQ(ctx, s.server.URL(), amqp.Config{}, "soaking")
-	if err != nil {
+	var messages []workertest.Message
+	for i := from; i < to; i++ {
+		messages = append(messages, workertest.Message{ID: fmt.Sprint(i), Entity: fmt.Sprint("shop", i%10)})
+	}
+	q := conforming{s.server.URL(), soakQueue}
+	if q.Publish(ctx, messages...) != nil {
 		return false
-	}
-	defer conn.CloseDeadline(time.Now().Add(time.Second))
-	ch, err := conn.Channel()
-	if err == nil {
-		err = ch.Confirm(false)
-	}
-	if err != nil {
-		return false
-	}
-	var confirms []*amqp.DeferredConfirmation
-	for _, m := range ofShops(10, from, to) {
-		c, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", soakQueue, true, false, m)
-		if err != nil {
-			return false
-		}
-		confirms = append(confirms, c)
-	}
-	for _, c := range confirms {
-		if ok, err := c.WaitContext(ctx); err != nil || !ok {
-			return false
-		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,28 +80,4 @@ func TestWorkersLoseNothing(t *testing.T) {
 	if len(done) != givers*each {
 		t.Errorf("%d of %d were done", len(done), givers*each)
 	}
-}
-
-// A handler that ends its goroutine, as a test's FailNow does, takes nobody along.
-func TestWorkerEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var running sync.WaitGroup
-		var mu sync.Mutex
-		done := 0
-		w := workers{running: &running, process: func(d *delivery) {
-			if d.back {
-				runtime.Goexit()
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			done++
-		}}
-		for i := range 100 {
-			w.do(&delivery{back: i%10 == 0})
-		}
-		running.Wait()
-		if done != 90 {
-			t.Errorf("%d of 90 were done", done)
-		}
-	})
 }
