@@ -8,12 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/drip-go/drip/internal/servers"
 )
 
 // proxy passes connections on to the broker, and cuts them when told to.
 type proxy struct {
-	listener net.Listener
-	most     int64 // bytes of the broker's answers it passes on in a connection, then it stalls; 0 is all
+	most int64 // bytes of the broker's answers it passes on in a connection, then it stalls; 0 is all
 
 	mu     sync.Mutex
 	target string
@@ -56,26 +57,11 @@ func (f frame) acknowledges() bool { return !f.fromBroker && f.is(basicAck) }
 // through returns a proxy in front of the broker at rawURL, and the URL to reach the broker through it.
 func through(t testing.TB, rawURL string, most int64) (*proxy, string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	p := &proxy{listener: l, most: most, conns: map[net.Conn]bool{}}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() { p.serve(conn) })
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		p.cut()
-		serving.Wait()
-	})
+	p := &proxy{most: most, conns: map[net.Conn]bool{}}
+	addr := servers.Listen(t, p.serve)
+	t.Cleanup(func() { p.cut() })
 	u := p.to(t, rawURL)
-	u.Host = l.Addr().String()
+	u.Host = addr
 	return p, u.String()
 }
 
