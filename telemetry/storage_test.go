@@ -186,10 +186,7 @@ func (f *failing) Get(ctx context.Context, key string) (storage.State, storage.R
 func TestStorageDuration(t *testing.T) {
 	var meters oteltest.Meters
 	timed := timedStorage(t, memory.New(), &meters)
-	limits := &decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 1000}}, Tokens: 1, Guess: 1, Lease: 1000, MaxLease: 1000}
-	if field, _ := limits.Ready(); field != "" {
-		t.Fatalf("Ready() = %q, want none", field)
-	}
+	limits := buckettest.Ready(decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 1000}}, Tokens: 1, Guess: 1, Lease: 1000, MaxLease: 1000})
 	for kind := decision.GetDelay; kind <= decision.Announce+1; kind++ { // one that there is not, too
 		for range 2 {
 			_, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, nil, decision.Op{Kind: kind, Now: 1, Cost: decision.Cost{1}, For: 1, Pin: new(decision.PinnedLimit)})

@@ -4,10 +4,12 @@ package buckettest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 )
@@ -21,6 +23,14 @@ func New(t oktest.TB, o drip.Options) *drip.Bucket {
 	b, err := drip.New(o)
 	oktest.OK(t, err)
 	return b
+}
+
+// Ready makes limits ready for decisions.
+func Ready(l decision.Limits) *decision.Limits {
+	if field, window := l.Ready(); field != "" {
+		panic(fmt.Sprintf("limits have a bad %s of window %d: %+v", field, window, l))
+	}
+	return &l
 }
 
 // Admitter is a bucket, or what measures or shadows one.

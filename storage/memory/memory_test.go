@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 	"github.com/drip-go/drip/storage/storagetest"
@@ -32,16 +33,9 @@ func TestOpen(t *testing.T) {
 
 // perSecond is a limit of 5 a second.
 func perSecond() *decision.Limits {
-	return ready(decision.Limits{
+	return buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: 10, Rate: 5, Interval: 1000}}, Tokens: 10, Guess: 50, Lease: 60_000, MaxLease: 60_000,
 	})
-}
-
-func ready(l decision.Limits) *decision.Limits {
-	if field, window := l.Ready(); field != "" {
-		panic(fmt.Sprint(field, window))
-	}
-	return &l
 }
 
 func do(t testing.TB, s *memory.Storage, key string, l *decision.Limits, op decision.Op) decision.Answer {
@@ -107,7 +101,7 @@ func TestLeaseKeepsItsEntity(t *testing.T) {
 
 // The time of one caller makes no other entity look idle: a clock that is ahead must not give everybody a full bucket.
 func TestClockThatIsAhead(t *testing.T) {
-	daily := ready(decision.Limits{
+	daily := buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 24 * 3_600_000}}, Tokens: 1, Guess: 50, Lease: 1, MaxLease: 1,
 	})
 	synctest.Test(t, func(t *testing.T) {

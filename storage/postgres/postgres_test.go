@@ -130,14 +130,10 @@ func in(schema, sql string) string {
 
 // limits returns the limits of an entity that is full at first.
 func limits(size, rate, interval int64) *decision.Limits {
-	l := &decision.Limits{
+	return buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: size, Rate: rate, Interval: interval}},
 		Guess:   50, Lease: 60_000, MaxLease: 3_600_000, Tokens: 1 << 40, Start: -1 << 42,
-	}
-	if field, _ := l.Ready(); field != "" {
-		panic("limits: " + field)
-	}
-	return l
+	})
 }
 
 // plenty lets every operation run, and its only interval does not end while the tests run.

@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
@@ -33,16 +34,13 @@ func BenchmarkLeases(b *testing.B) {
 }
 
 func benchmarkLeases(b *testing.B, client *goredis.Client, s *Storage) {
-	l := decision.Limits{
+	l := buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: decision.MostUnits, Rate: decision.MostUnits, Interval: 1000}},
 		Tokens:  decision.MostUnits, Guess: 50, Lease: 3_600_000, MaxLease: 3_600_000,
-	}
-	if field, _ := l.Ready(); field != "" {
-		b.Fatal(field)
-	}
+	})
 	do := func(key string, op decision.Op) decision.Answer {
 		op.Now, op.Cost = decision.OwnClock, decision.Cost{1}
-		a, err := s.Do(context.Background(), key, &l, nil, op)
+		a, err := s.Do(context.Background(), key, l, nil, op)
 		if err != nil || a.Delay != 0 || op.Kind == decision.Settle && !a.Found {
 			b.Errorf("%+v = %+v, %v", op, a, err)
 		}

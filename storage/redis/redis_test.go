@@ -136,14 +136,10 @@ func TestTraces(t *testing.T) {
 var perSecond = limits(10, 5, 1000, 50)
 
 func limits(size, rate, interval, wait int64) decision.Limits {
-	l := decision.Limits{
+	return *buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: size, Rate: rate, Interval: interval}},
 		Tokens:  size, Guess: wait, Lease: 60_000, MaxLease: 3_600_000,
-	}
-	if field, _ := l.Ready(); field != "" {
-		panic(field)
-	}
-	return l
+	})
 }
 
 // ask asks by the server's clock.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/recall"
 	"github.com/drip-go/drip/internal/servers"
@@ -320,12 +321,9 @@ func keepFew(t *testing.T) {
 func TestEndsInSet(t *testing.T) {
 	keepFew(t)
 	s, rnd := openStorage(t, connectRedis(t)), rand.New(rand.NewPCG(0, 0))
-	c := &comparison{storage: s, lanes: []*lane{{storage: s}}, rnd: rnd, key: "ends", limits: decision.Limits{
+	c := &comparison{storage: s, lanes: []*lane{{storage: s}}, rnd: rnd, key: "ends", limits: *buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: 100, Rate: 100, Interval: 1000}}, Tokens: 100, Guess: 1, Lease: 1000, MaxLease: 1000,
-	}}
-	if field, _ := c.limits.Ready(); field != "" {
-		t.Fatal(field)
-	}
+	})}
 	admit := decision.Op{Kind: decision.Admit, Now: 5000, Cost: decision.Cost{1}}
 	oktest.OK(t, c.run(slices.Repeat([]decision.Op{admit}, 6)))
 	renew := decision.Op{Kind: decision.Renew, Now: 5000, Lease: c.leases[0]}
@@ -340,11 +338,7 @@ func TestEntitiesShareCalls(t *testing.T) {
 	plenty := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}, Tokens: 1000, Guess: 1, Lease: 1000, MaxLease: 1000}
 	fewer := plenty
 	fewer.Windows = []decision.Window{{Size: 1, Rate: 1, Interval: 1000}}
-	for _, l := range []*decision.Limits{&plenty, &fewer} {
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-	}
+	plenty, fewer = *buckettest.Ready(plenty), *buckettest.Ready(fewer)
 	if err := s.client.ScriptLoad(t.Context(), decideScript.source).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -382,16 +376,15 @@ func TestEntitiesShareCalls(t *testing.T) {
 // TestFoundAmongOthers has another process change a value, and then remove it. Only a value that is missing may be on another server.
 func TestFoundAmongOthers(t *testing.T) {
 	s := openStorage(t, connectRedis(t))
-	limits := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 3_600_000}}, Tokens: 1000, Guess: 1, Lease: 3_600_000, MaxLease: 3_600_000}
-	if field, _ := limits.Ready(); field != "" {
-		t.Fatal(field)
-	}
+	limits := buckettest.Ready(decision.Limits{
+		Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 3_600_000}}, Tokens: 1000, Guess: 1, Lease: 3_600_000, MaxLease: 3_600_000,
+	})
 	alone, other := &lane{storage: s, clock: recall.NewClock()}, &lane{storage: s}
 	decide := func(l *lane, keys ...string) {
 		var turns []*batch.Turn
 		for _, key := range keys {
 			op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
-			turns = append(turns, &batch.Turn{Calls: []*batch.Call{{Key: key, Limits: limits, Op: op}}})
+			turns = append(turns, &batch.Turn{Calls: []*batch.Call{{Key: key, Limits: *limits, Op: op}}})
 		}
 		l.decide(turns, func([]*batch.Turn) {})
 		for _, turn := range turns {
@@ -429,13 +422,12 @@ func TestLeasesByOwnClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := decision.Limits{Windows: []decision.Window{{Size: 100, Rate: 1, Interval: 60_000}}, Tokens: 100, Guess: 1, Lease: 60_000, MaxLease: 120_000, Start: 1}
-	if field, _ := l.Ready(); field != "" {
-		t.Fatal(field)
-	}
+	l := buckettest.Ready(decision.Limits{
+		Windows: []decision.Window{{Size: 100, Rate: 1, Interval: 60_000}}, Tokens: 100, Guess: 1, Lease: 60_000, MaxLease: 120_000, Start: 1,
+	})
 	do := func(op decision.Op) decision.Answer {
 		op.Now = decision.OwnClock
-		a, err := s.Do(t.Context(), "shop", &l, nil, op)
+		a, err := s.Do(t.Context(), "shop", l, nil, op)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -562,10 +554,7 @@ func randomLimits(rnd *rand.Rand) decision.Limits {
 		}
 		l.Windows = append(l.Windows, w)
 	}
-	if field, i := l.Ready(); field != "" {
-		panic(fmt.Sprint(field, i))
-	}
-	return l
+	return *buckettest.Ready(l)
 }
 
 // step moves time a little, a lot or back.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 )
@@ -196,7 +197,7 @@ type behind struct {
 	t    *testing.T
 	mini *miniredis.Miniredis
 	now  int64
-	l    decision.Limits
+	l    *decision.Limits
 }
 
 func newBehind(t *testing.T) *behind {
@@ -205,12 +206,9 @@ func newBehind(t *testing.T) *behind {
 	t.Cleanup(func() { _ = client.Close() })
 	s, err := New(client, Options{})
 	oktest.OK(t, err)
-	b := &behind{s, t, mini, 1_790_000_000_000, decision.Limits{
+	b := &behind{s, t, mini, 1_790_000_000_000, buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: 10, Rate: 10, Interval: 3_600_000}}, Tokens: 1, Guess: 50, Lease: 60_000, MaxLease: 60_000, Start: 1,
-	}}
-	if field, _ := b.l.Ready(); field != "" {
-		t.Fatal(field)
-	}
+	})}
 	mini.SetTime(time.UnixMilli(b.now))
 	b.do(decision.Op{Kind: decision.GetDelay})
 	b.do(decision.Op{Kind: decision.ReturnToken})
@@ -220,7 +218,7 @@ func newBehind(t *testing.T) *behind {
 func (b *behind) do(op decision.Op) decision.Answer {
 	b.t.Helper()
 	op.Now = decision.OwnClock
-	a, err := b.Do(b.t.Context(), "shop", &b.l, nil, op)
+	a, err := b.Do(b.t.Context(), "shop", b.l, nil, op)
 	oktest.OK(b.t, err)
 	return a
 }
