@@ -138,7 +138,7 @@ func (c *dead) requeue(ctx context.Context, t *terminal, b queues.Broker, queue 
 		}
 	}
 	// Many letters take long. The timeout is for one answer, so it begins anew with each letter.
-	timeout := time.Duration(c.timeout.timeout.duration)
+	timeout := c.span()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })

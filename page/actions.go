@@ -275,7 +275,7 @@ func (p *Page) sure(w http.ResponseWriter, r *http.Request) error {
 		if p.index != nil {
 			p.index.look(r.Context())
 			count := "How many that is, is not known yet: the list is still being read."
-			if of, all, complete := p.index.begin(a.Prefix); complete {
+			if of, all, complete := p.index.count(a.Prefix); complete {
 				count = fmt.Sprintf("That is %s of %d.", entities.Count(of, "entity"), all)
 			}
 			b.Note = count + " " + b.Note
@@ -387,23 +387,6 @@ func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err
 		return "", changed, fmt.Errorf("%d of %s failed, the first: %w", failed, entities.Count(len(names), "entity"), err)
 	}
 	return fmt.Sprintf("%s of %d changed: %s.", entities.Count(changed, "entity"), len(names), a), changed, nil
-}
-
-// begin counts the entities in the index: n whose names begin with prefix, of all. It leaves out shared limits. complete
-// reports whether everything was read once.
-func (x *index) begin(prefix string) (n, of int, complete bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for name := range x.rows {
-		if _, shared := entities.SharedLimit(name); shared {
-			continue
-		}
-		of++
-		if strings.HasPrefix(name, prefix) {
-			n++
-		}
-	}
-	return n, of, !x.ended.IsZero()
 }
 
 // notices are the outcomes of actions, for the page that follows. The address names one by a random text, so that

@@ -331,3 +331,20 @@ func (x *index) sort(by string) *sorting {
 	x.sortings[by] = s
 	return s
 }
+
+// count counts the entities in the index: n whose names begin with prefix, of all. It leaves out shared limits. complete
+// reports whether everything was read once.
+func (x *index) count(prefix string) (n, of int, complete bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for name := range x.rows {
+		if _, shared := entities.SharedLimit(name); shared {
+			continue
+		}
+		of++
+		if strings.HasPrefix(name, prefix) {
+			n++
+		}
+	}
+	return n, of, !x.ended.IsZero()
+}

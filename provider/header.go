@@ -42,8 +42,7 @@ const mostNumber = 999_999_999_999_999
 // number reads digits with or without a fraction, up to mostNumber.
 func number(s string) (float64, bool) {
 	s = strings.TrimSpace(s)
-	digits := func(r rune) bool { return '0' <= r && r <= '9' }
-	if s == "" || !digits(rune(s[0])) || strings.ContainsFunc(s, func(r rune) bool { return !digits(r) && r != '.' }) {
+	if s == "" || !digit(s[0]) || strings.Trim(s, "0123456789.") != "" {
 		return 0, false
 	}
 	n, err := strconv.ParseFloat(s, 64)
