@@ -134,26 +134,6 @@ func TestThrottledHasItsToken(t *testing.T) {
 	}
 }
 
-func TestCost(t *testing.T) {
-	b, queue := beside(t)
-	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
-	var h ledger
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Attempts: 1,
-		Cost: func(d *amqp.Delivery) int { return int(d.Priority) },
-		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-			OperationOf(ctx).SetCost(2)
-			return h.Handle(ctx, d)
-		}),
-	})
-	b.publish(queue, amqp.Publishing{MessageId: "five", Priority: 5}, amqp.Publishing{MessageId: "never", Priority: 11})
-	if d := b.letter(queue); d.MessageId != "never" || !strings.Contains(fmt.Sprint(d.Headers[headerError]), drip.ErrCost.Error()) {
-		t.Errorf("the dead letter is %s: %v", d.MessageId, d.Headers)
-	}
-	eventually(t, "the other is handled", func() bool { return h.count() == 1 })
-	stop()
-	buckettest.Runs(t, bucket, "shop", drip.Request{Cost: 8}) // of 10 units 2 were spent
-}
-
 // forToken is the answer to a message that waits for a token of its entity.
 var forToken = drip.Admission{Delay: time.Hour, Bound: drip.BoundTokens}
 

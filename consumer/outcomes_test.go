@@ -65,6 +65,10 @@ func TestOutcomes(t *testing.T) {
 		"cost panics": {
 			cost: func(*amqp.Delivery) int { panic("poison") }, reason: "failed", text: "panic: poison",
 		},
+		"cost is too high": {
+			cost: func(*amqp.Delivery) int { return 1000 }, reason: "failed", final: true,
+			text: `drip: admit "cost is too high": the cost is out of range: 1000 of at most 100`,
+		},
 		"entity fails": {
 			entity: func(*amqp.Delivery) (string, error) { return "", errors.New("no shop in it") },
 			reason: "failed", text: "cannot determine the entity: no shop in it",
