@@ -197,28 +197,6 @@ func (q *queue) Left(context.Context) (int, error) {
 	return info.Pending + info.Active + info.Scheduled + info.Retry, nil
 }
 
-// A task whose error is no text comes back in its time.
-func TestGarbledError(t *testing.T) {
-	q := opened(t, Headers, 5)
-	ok(t, q.Publish(t.Context(), workertest.Message{Entity: "shop"}))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	ran := 0
-	err := q.Consume(ctx, buckettest.New(t, drip.Options{}), func(context.Context, workertest.Message) error {
-		switch ran++; ran {
-		case 1:
-			return worker.Later(time.Second, errors.New("\xff"))
-		case 2:
-			return errors.New("\xff")
-		}
-		cancel()
-		return nil
-	})
-	if err != nil || ran != 3 {
-		t.Errorf("the task ran %d times, %v", ran, err)
-	}
-}
-
 // noting is a bucket that notes the tickets.
 type noting struct {
 	*drip.Bucket
