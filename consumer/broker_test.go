@@ -232,6 +232,15 @@ func consuming(t testing.TB, c *Consumer) (stop func()) {
 	return stop
 }
 
+// consume runs a new Consumer.
+func consume(ctx context.Context, o Options) error {
+	c, err := New(o)
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
 // begin runs a Consumer, and sends what Run returns.
 func begin(ctx context.Context, c *Consumer) (ended <-chan error) {
 	end := make(chan error, 1)

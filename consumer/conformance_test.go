@@ -71,17 +71,13 @@ func (q *conforming) Publish(ctx context.Context, messages ...workertest.Message
 }
 
 func (q *conforming) Consume(ctx context.Context, l Limiter, handle func(context.Context, workertest.Message) error) error {
-	c, err := New(Options{
+	return consume(ctx, Options{
 		URL: q.url, Queue: q.name, Limiter: l, RetryDelay: 200 * time.Millisecond, Logger: quiet,
 		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			return handle(ctx, workertest.Message{ID: d.MessageId, Entity: d.Type})
 		}),
 	})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx)
 }
 
 // looped is a queue whose consumer is a loop around Limit, like the loop of examples/middleware.

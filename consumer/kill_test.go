@@ -33,17 +33,13 @@ func victim(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	c, err := New(Options{
+	return consume(ctx, Options{
 		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket, Logger: quiet, Entity: byType,
 		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			_, err := fmt.Println(d.MessageId)
 			return err
 		}),
 	})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx)
 }
 
 // A process that is killed, wherever its messages are, loses none.

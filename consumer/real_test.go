@@ -44,7 +44,7 @@ func sharer(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	c, err := New(Options{
+	return consume(ctx, Options{
 		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket, Logger: quiet,
 		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
@@ -56,10 +56,6 @@ func sharer(ctx context.Context, j job) error {
 			return err
 		}),
 	})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx)
 }
 
 // TestRealThing: 2,000 messages of 30 shops, each with 2 a second, within the app's 50 a second; two processes on RabbitMQ

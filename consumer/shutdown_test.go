@@ -19,17 +19,13 @@ import (
 func takesItsTime(ctx context.Context, j job) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	c, err := New(Options{
+	return consume(ctx, Options{
 		URL: j.RabbitMQ, Queue: j.Queue, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: time.Hour,
 		Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			fmt.Println("handling")
 			select {}
 		}),
 	})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx)
 }
 
 func TestSecondSignalEndsAtOnce(t *testing.T) {

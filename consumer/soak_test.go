@@ -107,10 +107,7 @@ func (s *soak) consume() (stop func()) {
 	ended := make(chan error, 1)
 	go func() {
 		for { // as a supervisor does: what can't begin is started again
-			c, err := New(o)
-			if err == nil {
-				err = c.Run(ctx)
-			}
+			err := consume(ctx, o)
 			if err == nil || ctx.Err() != nil {
 				ended <- err
 				return
