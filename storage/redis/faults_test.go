@@ -425,6 +425,28 @@ func newProxy(t *testing.T, to string) *proxy {
 	return p
 }
 
+// An Open that fails keeps no connection.
+func TestFailedOpenKeepsNothing(t *testing.T) {
+	var open atomic.Int64
+	accepted := make(chan bool, 100)
+	addr := servers.Listen(t, func(client net.Conn) {
+		open.Add(1)
+		accepted <- true
+		_, _ = io.Copy(io.Discard, client)
+		open.Add(-1)
+	})
+	for range 20 {
+		if _, err := storage.Open(t.Context(), "redis://"+addr+"?min_idle_conns=1&max_hold=1ns"); err == nil {
+			t.Fatal("a MaxHold of a nanosecond is no error")
+		}
+	}
+	last, err := net.Dial("tcp", addr) // comes after those of Open
+	ok(t, err)
+	<-accepted
+	ok(t, last.Close())
+	eventually(t, "all connections have ended", func() bool { return open.Load() == 0 })
+}
+
 func TestRefusals(t *testing.T) {
 	server := servers.OwnRedis(t)
 	client := connect(t, server.Addr())

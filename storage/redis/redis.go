@@ -243,8 +243,10 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 	if err != nil {
 		return nil, err // about the path or the query, where storage.Open allows no password
 	}
-	s, err := New(goredis.NewClient(parsed), o)
+	client := goredis.NewClient(parsed)
+	s, err := New(client, o)
 	if err != nil {
+		_ = client.Close()
 		return nil, err
 	}
 	s.owned = true
