@@ -54,7 +54,7 @@ func TestForgedTickets(t *testing.T) {
 	var l ledger
 	var mu sync.Mutex
 	var times []time.Time
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 		mu.Lock()
 		times = append(times, time.Now())
 		mu.Unlock()
@@ -96,7 +96,7 @@ func TestMessagesWaitForTokens(t *testing.T) {
 	var l ledger
 	var trips atomic.Int64
 	var running1 sync.Mutex
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 		if !running1.TryLock() {
 			t.Error("two operations at once, with one token")
 			return nil

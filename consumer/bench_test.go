@@ -29,7 +29,7 @@ func BenchmarkLateness(b *testing.B) {
 				l := each(b, delay)
 				queue := broker.queue()
 				var handled ledger
-				stop := running(b, Options{URL: broker.url, Queue: queue, Limiter: l, Entity: byID, Handler: &handled, Logger: quiet})
+				stop := running(b, Options{URL: broker.url, Queue: queue, Limiter: l, Handler: &handled})
 				start = time.Now().Truncate(time.Second)
 				broker.thousandASecond(queue, 0, steady)
 				before, err := server.CPU()

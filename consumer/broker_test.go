@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -206,9 +207,24 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // made makes a Consumer.
 func made(t testing.TB, o Options) *Consumer {
 	t.Helper()
-	c, err := New(o)
+	c, err := New(o.filled())
 	must(t, err)
 	return c
+}
+
+// filled sets what a test does not care for: a message's ID is its entity, nothing is limited or logged, and the handler succeeds.
+func (o Options) filled() Options {
+	if o.Entity == nil {
+		o.Entity = byID
+	}
+	if o.Limiter == nil {
+		o.Limiter = &free{}
+	}
+	if o.Handler == nil {
+		o.Handler = &ledger{}
+	}
+	o.Logger = cmp.Or(o.Logger, quiet)
+	return o
 }
 
 // running is consuming with a new Consumer.
@@ -234,7 +250,7 @@ func consuming(t testing.TB, c *Consumer) (stop func()) {
 
 // consume runs a new Consumer.
 func consume(ctx context.Context, o Options) error {
-	c, err := New(o)
+	c, err := New(o.filled())
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (q *conforming) Publish(ctx context.Context, messages ...workertest.Message
 
 func (q *conforming) Consume(ctx context.Context, l Limiter, handle func(context.Context, workertest.Message) error) error {
 	return consume(ctx, Options{
-		URL: q.url, Queue: q.name, Limiter: l, RetryDelay: 200 * time.Millisecond, Logger: quiet,
+		URL: q.url, Queue: q.name, Limiter: l, RetryDelay: 200 * time.Millisecond,
 		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			return handle(ctx, workertest.Message{ID: d.MessageId, Entity: d.Type})

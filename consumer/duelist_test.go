@@ -32,16 +32,10 @@ func TestHeldPriority(t *testing.T) {
 	}
 }
 
-// offline is a Consumer without a broker. Its limiter and its handler are those of o, if there are any.
+// offline is a Consumer without a broker.
 func offline(t testing.TB, o Options) *Consumer {
 	t.Helper()
-	o.URL, o.Queue, o.Entity, o.Logger = "amqp://localhost", "orders", byID, quiet
-	if o.Limiter == nil {
-		o.Limiter = &free{}
-	}
-	if o.Handler == nil {
-		o.Handler = &ledger{}
-	}
+	o.URL, o.Queue = "amqp://localhost", "orders"
 	return made(t, o)
 }
 

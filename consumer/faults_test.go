@@ -92,7 +92,7 @@ func TestBrokerIsKilled(t *testing.T) {
 	var l ledger
 	limiter := each(t, func(i int) time.Duration { return time.Duration(1+i%8) * time.Second })
 	limiter.copies = true
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: &l})
 	b.publish(queue, numbered(0, n)...)
 	// RabbitMQ 3.10 loses a quorum queue when it is killed within about three seconds of its declaration. Messages that had
 	// to wait for six seconds are handled, so all queues are older.
@@ -153,7 +153,7 @@ rabbitmqctl clear_policy drip-try-again
 	const n = 200
 	var l ledger
 	limiter := each(t, func(i int) time.Duration { return 20*time.Second + time.Duration(i)*time.Millisecond }) // a busy broker takes seconds to delay them all
-	o := Options{URL: b.url, Queue: "orders", Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet}
+	o := Options{URL: b.url, Queue: "orders", Limiter: limiter, Handler: &l}
 	stop := running(t, o)
 	b.publish("orders", numbered(0, n)...)
 	eventually(t, "all are postponed", func() bool { return limiter.asked() == n })
@@ -199,7 +199,7 @@ func TestConnectionIsCut(t *testing.T) {
 		var l ledger
 		var asked atomic.Int64
 		limiter := limiterFunc(func() time.Duration { return time.Duration(asked.Add(1)%3) * 700 * time.Millisecond })
-		stop := running(t, Options{URL: url, Queue: queue, QueueType: queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+		stop := running(t, Options{URL: url, Queue: queue, QueueType: queues, Limiter: limiter, Handler: &l})
 		published, cut := 0, 0
 		publish := func(n int) {
 			direct.publish(queue, numbered(published, published+n)...)
@@ -238,7 +238,7 @@ func TestCutConnectionsLeaveNothing(t *testing.T) {
 	goroutines, channels := used()
 	var l ledger
 	limiter := limiterFunc(func() time.Duration { return time.Duration(rand.IntN(2)) * 300 * time.Millisecond })
-	stop := running(t, Options{URL: url, Queue: "orders", Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	stop := running(t, Options{URL: url, Queue: "orders", Limiter: limiter, Handler: &l})
 	for i := range 5 {
 		if i > 0 {
 			proxy.cut()
@@ -275,7 +275,7 @@ func TestConfirmationsAreLost(t *testing.T) {
 		const n = 300
 		var l ledger
 		c := made(t, Options{
-			URL: url, Queue: queue, QueueType: queues, Entity: byID, Handler: &l, Logger: quiet,
+			URL: url, Queue: queue, QueueType: queues, Handler: &l,
 			Limiter: each(t, func(i int) time.Duration { return time.Duration(i%3) * 300 * time.Millisecond }),
 		})
 		c.delays.publisher.timeout = 300 * time.Millisecond
@@ -315,7 +315,7 @@ func TestNodeIsLost(t *testing.T) {
 	version, _ := conn.Properties["version"].(string)
 	conn.Close()
 	began := time.Now()
-	stop := running(t, Options{URL: url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	stop := running(t, Options{URL: url, Queue: queue, Limiter: limiter, Handler: &l})
 	eventually(t, "all are handled while all nodes are up", func() bool { return l.count() == n/3 })
 	t.Logf("%d messages took %v, declaring the queues included", n/3, time.Since(began))
 	lose := func(lost, next int, from, to int) {
@@ -354,7 +354,7 @@ func TestBrokerFreezesWhileConnecting(t *testing.T) {
 	b, queue := beside(t)
 	for _, bytes := range []int64{1, 500, 530, 560, 600, 700} { // the handshake ends between 500 and 600
 		_, url := through(t, b.url, bytes)
-		c := made(t, Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
+		c := made(t, Options{URL: url, Queue: queue})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		began := time.Now()
 		err := c.Run(ctx)
@@ -373,7 +373,7 @@ func TestBrokerClosesTheChannel(t *testing.T) {
 	queue := b.queue()
 	var runs atomic.Int64
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Attempts: 2, RetryDelay: time.Millisecond, Logger: quiet,
+		URL: b.url, Queue: queue, Attempts: 2, RetryDelay: time.Millisecond,
 		Handler: HandlerFunc(func(ctx context.Context, _ *amqp.Delivery) error {
 			if runs.Add(1) <= 3 {
 				<-ctx.Done()
@@ -407,7 +407,7 @@ func TestBrokerTakesAMessageBack(t *testing.T) {
 	var l ledger
 	late := make(chan struct{})
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet,
+		URL: b.url, Queue: queue,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			if runs.Add(1) == 1 {
 				select {
@@ -439,7 +439,7 @@ func TestBrokerHangs(t *testing.T) {
 	var asked atomic.Int64
 	limiter := limiterFunc(func() time.Duration { return time.Duration(asked.Add(1)%3) * 700 * time.Millisecond })
 	b.publish(queue, numbered(0, n/2)...)
-	running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: &l})
 	hang := func() {
 		t.Helper()
 		b.must(server.Pause())
@@ -479,7 +479,7 @@ func TestQueuesAreDeleted(t *testing.T) {
 					return l.Handle(ctx, d)
 				})
 				running(t, Options{
-					URL: url, Queue: queue, QueueType: queues, Entity: byID, Handler: failing, Attempts: 1, Logger: quiet,
+					URL: url, Queue: queue, QueueType: queues, Handler: failing, Attempts: 1,
 					Limiter: each(t, func(i int) time.Duration { return time.Duration(i%5) * 300 * time.Millisecond }),
 				})
 				b.publish(queue, numbered(0, 50)...)
@@ -525,7 +525,7 @@ func TestBrokerIsBlocked(t *testing.T) {
 	for i := range 30 {
 		limiter.due[fmt.Sprint(i)] = time.Now() // these may run at once
 	}
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: &l})
 	eventually(t, "those that may run are handled during the alarm", func() bool { return l.count() >= 30 })
 	eventually(t, "the others are in hand", func() bool { return b.count(queue) == 0 })
 	alarm("0.8")

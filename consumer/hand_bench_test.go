@@ -51,7 +51,7 @@ func BenchmarkHand(b *testing.B) {
 				for range pairs {
 					ours, oursCPU := measured(br, server, queue, n, func(seen func()) (stop func()) {
 						bucket := buckettest.New(b, drip.Options{Size: 1_000_000, RefreshRate: 1_000_000})
-						o := Options{URL: br.url, Queue: queue, Prefetch: prefetch, Entity: oneShop, Logger: quiet, Limiter: counting{bucket, seen, c.delay}}
+						o := Options{URL: br.url, Queue: queue, Prefetch: prefetch, Entity: oneShop, Limiter: counting{bucket, seen, c.delay}}
 						o.Handler = HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil })
 						return running(b, o)
 					})

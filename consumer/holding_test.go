@@ -60,7 +60,7 @@ type holding struct {
 func (h *holding) begin(l Limiter, slow HandlerFunc) *Consumer {
 	h.t.Helper()
 	c := made(h.t, Options{
-		URL: h.b.url, Queue: h.queue, QueueType: h.queues, Limiter: l, Logger: quiet, Prefetch: tightPrefetch, Hold: tightHold,
+		URL: h.b.url, Queue: h.queue, QueueType: h.queues, Limiter: l, Prefetch: tightPrefetch, Hold: tightHold,
 		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			if d.Type == "slow" {

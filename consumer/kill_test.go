@@ -34,7 +34,7 @@ func victim(ctx context.Context, j job) error {
 		return err
 	}
 	return consume(ctx, Options{
-		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket, Logger: quiet, Entity: byType,
+		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket, Entity: byType,
 		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			_, err := fmt.Println(d.MessageId)
 			return err

@@ -24,7 +24,7 @@ func TestLayoutsDrainEachOther(t *testing.T) {
 			const n = 200
 			var l ledger
 			limiter := each(t, func(int) time.Duration { return 5*time.Second + rand.N(10*time.Second) })
-			o := Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, FewQueues: few}
+			o := Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: &l, FewQueues: few}
 			first := running(t, o)
 			b.publish(queue, numbered(0, n)...)
 			eventually(t, "all wait", func() bool { return limiter.asked() == n })
@@ -52,7 +52,7 @@ func TestMessagesComeBackWhenDue(t *testing.T) {
 			const n = 1000
 			var done ledger
 			limiter := each(t, func(int) time.Duration { return 50*time.Millisecond + rand.N(c.longest) })
-			stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &done, Logger: quiet, FewQueues: l == &wheel.Few})
+			stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: &done, FewQueues: l == &wheel.Few})
 			b.publish(queue, numbered(0, n)...)
 			eventually(t, "all are handled", func() bool { return done.count() == n })
 			stop()
@@ -117,7 +117,7 @@ func TestIdleQueuesAreRemoved(t *testing.T) {
 	for _, queues := range []QueueType{Quorum, Classic} {
 		t.Run(string(queues), func(t *testing.T) {
 			server, b := alone(t)
-			c := made(t, Options{URL: b.url, Queue: "orders", QueueType: queues, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
+			c := made(t, Options{URL: b.url, Queue: "orders", QueueType: queues})
 			c.delays.idle = time.Second
 			stop := consuming(t, c)
 			begun(t, b, "orders")

@@ -76,7 +76,7 @@ func TestWhatOthersDoIsLogged(t *testing.T) {
 	limiter := each(t, func(int) time.Duration { return 4 * time.Second })
 	limiter.copies = true
 	handling, alarmed := make(chan struct{}), make(chan struct{})
-	stop := running(t, Options{URL: b.url, Queue: "orders", QueueType: Classic, Limiter: limiter, Entity: byID, Logger: slog.New(&log),
+	stop := running(t, Options{URL: b.url, Queue: "orders", QueueType: Classic, Limiter: limiter, Logger: slog.New(&log),
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			if d.MessageId == "200" && OperationOf(ctx).Attempts == 0 {
 				close(handling)

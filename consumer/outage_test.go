@@ -246,7 +246,7 @@ func TestFailingEntityStarvesNobody(t *testing.T) {
 		b.publish(queue, append(ofType("failing", 0, n), ofType("fine", n, 2*n)...)...)
 		var l ledger
 		running(t, Options{
-			URL: b.url, Queue: queue, QueueType: queues, Prefetch: 10, Hold: 8, Limiter: limiter, Handler: &l, Logger: quiet,
+			URL: b.url, Queue: queue, QueueType: queues, Prefetch: 10, Hold: 8, Limiter: limiter, Handler: &l,
 			Entity: byType,
 		})
 		eventually(t, "the others are handled", func() bool { return l.among(n, 2*n) == n })

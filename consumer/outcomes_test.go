@@ -90,7 +90,7 @@ func TestOutcomes(t *testing.T) {
 	var mu sync.Mutex
 	handled := map[string]int{}
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: limiter, Attempts: 3, RetryDelay: time.Millisecond, Logger: quiet,
+		URL: b.url, Queue: queue, Limiter: limiter, Attempts: 3, RetryDelay: time.Millisecond,
 		Entity: func(d *amqp.Delivery) (string, error) {
 			if f := rows[d.MessageId].entity; f != nil {
 				return f(d)
@@ -218,7 +218,7 @@ func TestGivesUp(t *testing.T) {
 			b, queue := beside(t)
 			var asked atomic.Int64
 			o := Options{
-				URL: b.url, Queue: queue, Entity: byID, Logger: quiet, RetryDelay: time.Millisecond,
+				URL: b.url, Queue: queue, RetryDelay: time.Millisecond,
 				Limiter: limiterFunc(func() time.Duration {
 					if int(asked.Add(1)) <= c.asked {
 						return 30 * time.Millisecond
@@ -279,7 +279,7 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cannot(t, Options{URL: c.url, Queue: c.queue, Limiter: &free{}, Entity: byID, Logger: quiet, FailFast: c.is == nil, Handler: &ledger{}}, c.is, c.want...)
+			cannot(t, Options{URL: c.url, Queue: c.queue, FailFast: c.is == nil}, c.is, c.want...)
 		})
 	}
 }
@@ -289,7 +289,7 @@ func TestQueueIsConsumedExclusively(t *testing.T) {
 	b, queue := beside(t)
 	_, err := b.ch.Consume(queue, "", false, true, false, false, nil)
 	b.must(err)
-	err = made(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, Handler: &ledger{}}).Run(t.Context())
+	err = made(t, Options{URL: b.url, Queue: queue}).Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "an exclusive consumer has it") || strings.Contains(err.Error(), "permissions") {
 		t.Errorf("Run = %v", err)
 	}
@@ -302,7 +302,7 @@ func TestShutdown(t *testing.T) {
 		l := &free{}
 		started, release := make(chan struct{}, 100), make(chan struct{})
 		stop := running(t, Options{
-			URL: b.url, Queue: queue, Limiter: l, Entity: byID, Prefetch: 10,
+			URL: b.url, Queue: queue, Limiter: l, Prefetch: 10,
 			Handler: HandlerFunc(func(ctx context.Context, _ *amqp.Delivery) error {
 				started <- struct{}{}
 				<-release
@@ -331,7 +331,7 @@ func TestShutdown(t *testing.T) {
 		defer close(release)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := begin(ctx, made(t, Options{
-			URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, DrainTime: time.Millisecond, Logger: quiet,
+			URL: b.url, Queue: queue, DrainTime: time.Millisecond,
 			Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 				close(started)
 				<-release
@@ -359,7 +359,7 @@ func TestShutdown(t *testing.T) {
 		bucket := buckettest.New(t, drip.Options{Size: 10})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := begin(ctx, made(t, Options{
-			URL: b.url, Queue: queue, Limiter: bucket, Entity: byID, DrainTime: time.Millisecond, Attempts: 1, Logger: quiet,
+			URL: b.url, Queue: queue, Limiter: bucket, DrainTime: time.Millisecond, Attempts: 1,
 			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 				started <- struct{}{}
 				<-ctx.Done()

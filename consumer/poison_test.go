@@ -59,7 +59,7 @@ func TestPoison(t *testing.T) {
 		var mu sync.Mutex
 		got := map[string]amqp.Delivery{}
 		stop := running(t, Options{
-			URL: b.url, Queue: queue, QueueType: queues, Entity: byID, Logger: quiet,
+			URL: b.url, Queue: queue, QueueType: queues,
 			Limiter: each(t, func(i int) time.Duration { return time.Duration(700*(i%2)+1) * time.Millisecond }), // held in hand, or through a delay queue
 			Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 				mu.Lock()

@@ -45,7 +45,7 @@ func sharer(ctx context.Context, j job) error {
 		return err
 	}
 	return consume(ctx, Options{
-		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket, Logger: quiet,
+		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket,
 		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			op := OperationOf(ctx)

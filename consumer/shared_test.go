@@ -23,7 +23,7 @@ func TestWithin(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 5}}})
 	b.must(bucket.Pause(t.Context(), drip.SharedID("search"), time.Hour))
 	var h ledger
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType, Handler: &h,
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: byType, Handler: &h,
 		Request: func(d *amqp.Delivery) drip.Request {
 			return drip.Request{Within: strings.Fields(d.AppId)}
 		},
@@ -56,7 +56,7 @@ func TestDeadline(t *testing.T) {
 	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 2, RefreshRate: 2, RefreshInterval: 1000 * time.Hour, Shared: map[string]drip.Limit{"app": {Size: 100}}})
 	var h ledger
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType, RetryDelay: time.Hour,
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: byType, RetryDelay: time.Hour,
 		Request: func(d *amqp.Delivery) drip.Request { return drip.Request{Deadline: d.Timestamp} },
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			h.Handle(ctx, d)

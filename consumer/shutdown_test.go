@@ -20,7 +20,7 @@ func takesItsTime(ctx context.Context, j job) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return consume(ctx, Options{
-		URL: j.RabbitMQ, Queue: j.Queue, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: time.Hour,
+		URL: j.RabbitMQ, Queue: j.Queue, DrainTime: time.Hour,
 		Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			fmt.Println("handling")
 			select {}
@@ -58,7 +58,7 @@ func TestShutdownUnderLoad(t *testing.T) {
 		return rand.N(900 * time.Millisecond)
 	}
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Entity: byID, Logger: quiet, Limiter: returning{limiterFunc(some), limiter},
+		URL: b.url, Queue: queue, Limiter: returning{limiterFunc(some), limiter},
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			time.Sleep(rand.N(20 * time.Millisecond))
 			return l.Handle(ctx, d)
@@ -99,7 +99,7 @@ func TestHandledAfterTheDrainTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := begin(ctx, made(t, Options{
-		URL: b.url, Queue: queue, Prefetch: 1000, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: 100 * time.Millisecond,
+		URL: b.url, Queue: queue, Prefetch: 1000, DrainTime: 100 * time.Millisecond,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			begun <- struct{}{}
 			<-ctx.Done()
@@ -170,7 +170,7 @@ func TestBothConsumersEndAtOnce(t *testing.T) {
 		}
 		return true
 	})
-	stop := running(t, Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
+	stop := running(t, Options{URL: url, Queue: queue})
 	begun(t, b, queue)
 	stop()
 	if n := cancels.Load(); n != 2 {
@@ -187,7 +187,7 @@ func TestShutdownDelaysNothing(t *testing.T) {
 		published := p.counts(func(f frame) bool { return !f.fromBroker && f.is(basicPublish) })
 		limiter := each(t, func(int) time.Duration { return rand.N(5 * time.Second) }) // in the first ring
 		var l ledger
-		o := Options{URL: url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet}
+		o := Options{URL: url, Queue: queue, Limiter: limiter, Handler: &l}
 		stop := running(t, o)
 		b.publish(queue, numbered(0, n)...)
 		running(t, o)
@@ -214,7 +214,7 @@ func TestShutdownWhileBlocked(t *testing.T) {
 	var mu sync.Mutex
 	asked := 0
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Entity: byID, Handler: &ledger{}, Logger: quiet, DrainTime: time.Hour,
+		URL: b.url, Queue: queue, DrainTime: time.Hour,
 		Limiter: limiterFunc(func() time.Duration { mu.Lock(); defer mu.Unlock(); asked++; return time.Minute }),
 	})
 	eventually(t, "all wait to be postponed", func() bool { mu.Lock(); defer mu.Unlock(); return asked == n })

@@ -89,7 +89,7 @@ const soakQueue = "orders"
 func (s *soak) consume() (stop func()) {
 	s.t.Helper()
 	o := Options{
-		URL: s.url, Queue: soakQueue, Limiter: wayward(s.bucket, &s.outage), Logger: quiet,
+		URL: s.url, Queue: soakQueue, Limiter: wayward(s.bucket, &s.outage),
 		Entity: byType,
 		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			s.mu.Lock()

@@ -62,7 +62,7 @@ func TestTriesAgainSoonAfterAnOutage(t *testing.T) {
 
 // The publisher of a Consumer ends with Run. A second Run could postpone no message.
 func TestRunsOnce(t *testing.T) {
-	c := made(t, Options{URL: "amqp://localhost:1/", Queue: "orders", Limiter: &free{}, Entity: byID, Logger: quiet, Handler: &ledger{}})
+	c := made(t, Options{URL: "amqp://localhost:1/", Queue: "orders"})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	first := begin(ctx, c)
@@ -81,7 +81,7 @@ func TestQueueBecomesAStream(t *testing.T) {
 	b, queue := beside(t)
 	begun := make(chan bool, 1)
 	ended := begin(t.Context(), made(t, Options{
-		URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: time.Millisecond,
+		URL: b.url, Queue: queue, DrainTime: time.Millisecond,
 		Handler: HandlerFunc(func(ctx context.Context, _ *amqp.Delivery) error { begun <- true; <-ctx.Done(); return nil }),
 	}))
 	b.publish(queue, numbered(0, 1)...)
@@ -98,7 +98,7 @@ func TestStreamHeaderCostsNothing(t *testing.T) {
 	messages[0].Headers = amqp.Table{"x-stream-offset": int64(1)}
 	b.publish(queue, messages...)
 	var l ledger
-	running(t, Options{URL: b.url, Queue: queue, Prefetch: 1, Limiter: &free{}, Entity: byID, Handler: &l, Logger: quiet})
+	running(t, Options{URL: b.url, Queue: queue, Prefetch: 1, Handler: &l})
 	oktest.Eventually(t, time.Minute, "all are handled", func() bool { return l.count() == 20 })
 }
 
@@ -133,7 +133,7 @@ func user(t *testing.T, server *servers.RabbitMQ, name, configure, write, read s
 func TestPermissions(t *testing.T) {
 	server, b := alone(t)
 	const configure, write, read = `^orders\.drip\.`, `^amq\.default$`, `^orders(\.drip\..+)?$`
-	o := Options{URL: user(t, server, "enough", configure, write, read), Queue: "orders", Entity: byID, Handler: &ledger{}, Logger: quiet, Limiter: &free{}}
+	o := Options{URL: user(t, server, "enough", configure, write, read), Queue: "orders"}
 	for name, p := range map[string][3]string{
 		"configure": {`^$`, write, read}, "write": {configure, `^$`, read}, "read": {configure, write, `^$`},
 	} {
@@ -168,7 +168,7 @@ func TestFeatureFlags(t *testing.T) {
 		t.Skip("this RabbitMQ has no quorum queues without at-least-once dead-lettering")
 	}
 	b.declare("orders", Classic)
-	o := Options{URL: b.url, Queue: "orders", Entity: byID, Handler: &ledger{}, Logger: quiet, Limiter: &free{}}
+	o := Options{URL: b.url, Queue: "orders"}
 	cannot(t, o, ErrBroker, "rabbitmqctl enable_feature_flag stream_queue")
 	var l ledger
 	o.QueueType, o.Handler = Classic, &l
@@ -194,7 +194,7 @@ func TestBrokerDiesInTheHandshake(t *testing.T) {
 				return true
 			})
 			var l ledger
-			running(t, Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &l, Logger: quiet})
+			running(t, Options{URL: url, Queue: queue, Handler: &l})
 			b.publish(queue, numbered(0, 1)...)
 			eventually(t, "it is handled", func() bool { return l.count() == 1 })
 			seen.Store(0)
@@ -211,7 +211,7 @@ func TestBrokerIsDownAtTheStart(t *testing.T) {
 	b.publish("orders", numbered(0, 10)...)
 	ctl(t, server, "stop_app")
 	var l ledger
-	o := Options{URL: server.URL(), Queue: "orders", Entity: byID, Handler: &l, Logger: quiet, Limiter: &free{}}
+	o := Options{URL: server.URL(), Queue: "orders", Handler: &l}
 	fast := o
 	fast.FailFast = true
 	if err := made(t, fast).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "connect to RabbitMQ at 127.0.0.1") {

@@ -40,7 +40,7 @@ func TestTraceGoesOnOverPostponements(t *testing.T) {
 	ends := []error{errors.New("failure"), Throttled(300*time.Millisecond, nil), nil}
 	ran := make(chan trace.SpanContext, len(ends))
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: postponing(2, 300*time.Millisecond), Entity: oneShop, Logger: quiet, TracerProvider: &tracers,
+		URL: b.url, Queue: queue, Limiter: postponing(2, 300*time.Millisecond), Entity: oneShop, TracerProvider: &tracers,
 		RetryDelay: 50 * time.Millisecond,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			if got := fmt.Sprint(d.Headers); got != sent {
@@ -99,7 +99,7 @@ func TestMetricsOfAConsumer(t *testing.T) {
 	var refused atomic.Bool
 	var l ledger
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: postponing(2, 200*time.Millisecond), Logger: quiet, MeterProvider: &meters, TracerProvider: &tracers,
+		URL: b.url, Queue: queue, Limiter: postponing(2, 200*time.Millisecond), MeterProvider: &meters, TracerProvider: &tracers,
 		Attempts: 2, RetryDelay: 50 * time.Millisecond, Entity: func(d *amqp.Delivery) (string, error) {
 			if d.Type == "" {
 				return "", errors.New("of nobody")

@@ -23,7 +23,7 @@ func TestTLS(t *testing.T) {
 	u.Scheme, u.Host = "amqps", front.Addr
 	bucket := buckettest.New(t, drip.Options{})
 	options := func(queue string) Options {
-		return Options{URL: u.String(), Queue: queue, Limiter: bucket, Entity: oneShop, Handler: new(ledger), Logger: quiet}
+		return Options{URL: u.String(), Queue: queue, Limiter: bucket, Entity: oneShop}
 	}
 	for name, change := range map[string]func(*Options){
 		"Options.TLS": func(o *Options) { o.TLS = front.Trusts },

@@ -23,7 +23,7 @@ func TestExpiration(t *testing.T) {
 	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
 	var h ledger
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h})
 	b.publish(queue, amqp.Publishing{MessageId: "runs", Expiration: "60000"})
 	eventually(t, "the first runs", func() bool { return h.count() == 1 })
 	b.publish(queue, amqp.Publishing{MessageId: "expires", Expiration: "1000", Headers: amqp.Table{"shop": "a"}})
@@ -59,7 +59,7 @@ func TestExpirationInHand(t *testing.T) {
 	b, queue := beside(t)
 	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10})
 	var h ledger
-	running(t, Options{URL: b.url, Queue: queue, Limiter: &closesLater{Bucket: bucket}, Entity: byID, Handler: &h, Logger: quiet})
+	running(t, Options{URL: b.url, Queue: queue, Limiter: &closesLater{Bucket: bucket}, Handler: &h})
 	b.publish(queue, amqp.Publishing{MessageId: "first"})
 	eventually(t, "it consumes", func() bool { return h.count() == 1 }) // else the message might expire in the work queue
 	b.publish(queue, amqp.Publishing{MessageId: "late", Expiration: "2000"})
@@ -140,7 +140,7 @@ func TestDeadLetterIsTriedAgain(t *testing.T) {
 	b.must(b.ch.QueueBind(queue, "shop.a", exchange, false, nil))
 	var mu sync.Mutex
 	var got []amqp.Delivery
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, RetryDelay: time.Millisecond, Attempts: 2,
+	stop := running(t, Options{URL: b.url, Queue: queue, RetryDelay: time.Millisecond, Attempts: 2,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			mu.Lock()
 			defer mu.Unlock()

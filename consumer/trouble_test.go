@@ -78,7 +78,7 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 			var log lines
 			limiter := each(t, func(int) time.Duration { return 1200 * time.Millisecond })
 			limiter.copies = true
-			stop := running(t, Options{URL: b.url, Queue: queue, QueueType: queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: slog.New(&log)})
+			stop := running(t, Options{URL: b.url, Queue: queue, QueueType: queues, Limiter: limiter, Handler: &l, Logger: slog.New(&log)})
 			b.publish(queue, numbered(0, 50)...)
 			b.publish(queue, poisons...)
 			b.publish(queue, numbered(50, 100)...)
@@ -150,7 +150,7 @@ func TestHandlersEnd(t *testing.T) {
 		return errors.New("no such luck")
 	})
 	limiter := &free{}
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: handler, Logger: quiet,
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: handler,
 		Prefetch: 1, Hold: 1, Attempts: 3, RetryDelay: time.Millisecond})
 	for _, id := range []string{"exits", "fails"} {
 		b.publish(queue, amqp.Publishing{MessageId: id, Headers: headers})
@@ -223,7 +223,7 @@ func TestDelayQueuesRefuse(t *testing.T) {
 			var l ledger
 			limiter := each(t, func(i int) time.Duration { return time.Duration(i%3) * 2 * time.Second })
 			limiter.copies = true
-			consumer := made(t, Options{URL: b.url, Queue: "orders", QueueType: c.queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, Prefetch: 20})
+			consumer := made(t, Options{URL: b.url, Queue: "orders", QueueType: c.queues, Limiter: limiter, Handler: &l, Prefetch: 20})
 			consumer.delays.publisher.timeout = time.Second
 			stop := consuming(t, consumer)
 			begun(t, b, "orders")
@@ -259,7 +259,7 @@ func TestNoMoreQueues(t *testing.T) {
 		ctl(t, server, "set_vhost_limits", "-p", "/", fmt.Sprintf(`{"max-queues": %d}`, queues))
 	}
 	var l ledger
-	o := Options{URL: b.url, Queue: "orders", Entity: byID, Handler: &l, Logger: quiet, Prefetch: 2,
+	o := Options{URL: b.url, Queue: "orders", Handler: &l, Prefetch: 2,
 		Limiter: each(t, func(i int) time.Duration { return time.Duration(i%2) * time.Hour })}
 	limit(20)
 	if err := made(t, o).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "raise the limit of queues") {
@@ -281,7 +281,7 @@ func TestRestartsLeaveNoBookings(t *testing.T) {
 	const n = 20
 	var l ledger
 	consume := func() (*Consumer, func()) {
-		c := made(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &l, Logger: quiet})
+		c := made(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &l})
 		return c, consuming(t, c)
 	}
 	b.publish(queue, numbered(0, n)...)
@@ -328,7 +328,7 @@ func TestOutageSpendsNoAttempt(t *testing.T) {
 	var l ledger
 	var begun, told atomic.Int64
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: wayward(bucket, &away), Entity: oneShop, Attempts: 1, RetryDelay: 10 * time.Millisecond, Logger: quiet,
+		URL: b.url, Queue: queue, Limiter: wayward(bucket, &away), Entity: oneShop, Attempts: 1, RetryDelay: 10 * time.Millisecond,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			if begun.Add(1) <= 10 {
 				<-ctx.Done()
@@ -389,7 +389,7 @@ func TestHangingEntitiesLeavePlaces(t *testing.T) {
 		var l ledger
 		var hanging atomic.Int64
 		running(t, Options{
-			URL: b.url, Queue: queue, QueueType: queues, Limiter: bucket, Logger: quiet,
+			URL: b.url, Queue: queue, QueueType: queues, Limiter: bucket,
 			Entity: byType,
 			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 				if d.Type != "fine" {
@@ -418,8 +418,8 @@ func TestHandlersAtOnce(t *testing.T) {
 	var l ledger
 	var now, most atomic.Int64
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Logger: quiet, Handlers: 4,
-		Limiter: each(t, func(i int) time.Duration { return time.Duration(i%2) * 100 * time.Millisecond }), Entity: byID,
+		URL: b.url, Queue: queue, Handlers: 4,
+		Limiter: each(t, func(i int) time.Duration { return time.Duration(i%2) * 100 * time.Millisecond }),
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			n := now.Add(1)
 			defer now.Add(-1)
@@ -599,7 +599,7 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 	var log lines
 	run := func() (stop func()) {
 		limiter := each(t, func(int) time.Duration { return 1200 * time.Millisecond })
-		return running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &done, Logger: slog.New(&log)})
+		return running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: &done, Logger: slog.New(&log)})
 	}
 	stop := run()
 	eventually(t, "the others are handled, and the log tells of the large one", func() bool { return done.count() == 20 && log.count(tooLargeLine) == 1 })
@@ -689,7 +689,7 @@ func TestMessageThatNoQueueTakes(t *testing.T) {
 	refused := p.counts(func(f frame) bool { return f.fromBroker && f.is(basicNack) })
 	var l ledger
 	limiter := each(t, func(int) time.Duration { return time.Millisecond }) // too short for a delay queue
-	running(t, Options{URL: url, Queue: queue, QueueType: Classic, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	running(t, Options{URL: url, Queue: queue, QueueType: Classic, Limiter: limiter, Handler: &l})
 	begun(t, b, queue)
 	ctl(t, server, "set_policy", queue, "^"+queue+`\.drip\.due$`, `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
 	b.publish(queue, numbered(0, 1)...)
@@ -715,7 +715,7 @@ func TestLargeHeadersWhenTheDeadLettersRefuse(t *testing.T) {
 				handled.Add(1)
 				return err
 			}
-			running(t, Options{URL: url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: quiet})
+			running(t, Options{URL: url, Queue: queue, QueueType: Classic, Handler: HandlerFunc(handle)})
 			begun(t, b, queue)
 			b.publish(queue, amqp.Publishing{MessageId: "m", Headers: amqp.Table{"large": strings.Repeat("x", 130_500)}, Body: []byte("body")})
 			oktest.Eventually(t, time.Minute, "it is refused more often than a message that can wait elsewhere", func() bool { return refused.Load() > 2*mostRefusals })
@@ -737,7 +737,7 @@ func TestMessageThatNoFrameTakes(t *testing.T) {
 		return Permanent(errors.New(strings.Repeat("e", 2000)))
 	}
 	var log lines
-	c := made(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: slog.New(&log)})
+	c := made(t, Options{URL: b.url, Queue: queue, Handler: HandlerFunc(handle), Logger: slog.New(&log)})
 	c.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
 		return dial.RabbitMQ(ctx, b.url, amqp.Config{FrameSize: 4096}, "testing") // the least that AMQP allows
 	}
