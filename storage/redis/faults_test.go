@@ -147,7 +147,7 @@ func TestRestart(t *testing.T) {
 		t.Errorf("Get from a dead server = %v, want ErrNoAnswer", err)
 	}
 	ok(t, server.Start(t.Context()))
-	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: lost.Lease}); a.Found {
+	if settle(t, s, "shop", &perSecond, lost.Lease) {
 		t.Error("Settle after the restart found a lease that Redis had kept in memory only")
 	}
 	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
@@ -291,9 +291,8 @@ func TestLostLease(t *testing.T) {
 			return a.Delay == 0
 		})
 	}
-	settle := decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease}
-	lose(settle)
-	if a := do(t, s, "shop", &l, settle); a.Found {
+	lose(decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease})
+	if settle(t, s, "shop", &l, a.Lease) {
 		t.Error("Settle whose answer was lost was not done")
 	}
 	if _, n := out(t, direct, "shop"); n != 0 {
@@ -492,7 +491,7 @@ func TestRefusals(t *testing.T) {
 	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
 		t.Errorf("GetDelay when all is well again = %v, want 0", d)
 	}
-	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: lease}); !a.Found {
+	if !settle(t, s, "shop", &perSecond, lease) {
 		t.Error("Settle when all is well again does not find the lease")
 	}
 }
@@ -688,7 +687,7 @@ func TestClusterFailover(t *testing.T) {
 	})
 	t.Logf("while there was no master: %v", last)
 	// The replica may have been told of the lease, or not: that is no error.
-	do(t, s, key, &plenty, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: lease})
+	settle(t, s, key, &plenty, lease)
 }
 
 // scriptCalls returns how many scripts the server has run.
@@ -758,8 +757,7 @@ func TestScriptCalls(t *testing.T) {
 	several := func(i int) string { return fmt.Sprint("shop", i) }
 	decide := func(key string) { getDelay(t, s, key, &plenty) }
 	admitAndSettle := func(key string) {
-		a := admit(t, s, key, &plenty)
-		do(t, s, key, &plenty, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease})
+		settle(t, s, key, &plenty, admit(t, s, key, &plenty).Lease)
 	}
 	for _, c := range []struct {
 		what      string
@@ -994,8 +992,7 @@ func TestShortLeaseOfSwap(t *testing.T) {
 		l := limits(1_000_000, 1_000_000, 3_600_000, 50)
 		l.Tokens, l.Lease = 1, 500
 		for range 3 {
-			a := admit(t, s, "shop", &l)
-			do(t, s, "shop", &l, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease})
+			settle(t, s, "shop", &l, admit(t, s, "shop", &l).Lease)
 		}
 		server.ahead.Store(int64(900 * time.Millisecond)) // on the way
 		a := admit(t, s, "shop", &l)

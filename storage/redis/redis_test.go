@@ -182,6 +182,12 @@ func admit(t testing.TB, s storage.Atomic, key string, l *decision.Limits) decis
 	return do(t, s, key, l, one)
 }
 
+// settle reports whether the lease was out.
+func settle(t testing.TB, s storage.Atomic, key string, l *decision.Limits, lease decision.Lease) bool {
+	t.Helper()
+	return do(t, s, key, l, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: lease}).Found
+}
+
 // loadScripts has the server know the scripts.
 func loadScripts(t testing.TB, s storage.Atomic) {
 	t.Helper()
