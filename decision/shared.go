@@ -387,8 +387,8 @@ func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 		return t
 	}
 	if c.holds(n) {
-		at, fair := x.Limits.grain(t), min(n, x.fair/tick)
-		for at < n && fair < at && c.at(at) >= 3*x.rate { // others were moved there, too
+		at, fair, last := x.Limits.grain(t), min(n, x.fair/tick), max(x.fair, f.Last)/tick
+		for at < n && last < at && c.at(at) >= 3*x.rate { // it was moved there, as others were, and not behind its entity's last ticket
 			at++
 		}
 		at = max(at, fair)

@@ -665,6 +665,25 @@ func TestSharedNewcomers(t *testing.T) {
 	}
 }
 
+// Large shops that came one after the other have booked the same time several times over. The messages of a shop below its share do not
+// wait for a time that is booked less.
+func TestSharedNewcomersBesideManyBookings(t *testing.T) {
+	for _, c := range []struct{ bigs, shops int }{{20, 20}, {40, 20}, {40, 10}} {
+		got := mustRunShared(t, SharedScenario{
+			Options: app(plenty, plenty, 50), Entities: entities(c.bigs + c.shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, byEntity, begun, 0, times(c.bigs, 25_000/c.bigs)...)
+				for i := range c.shops {
+					m = append(m, trickle(r, c.bigs+i, 0.7*50/float64(c.bigs+c.shops), 5*time.Second, 2*time.Minute, SharedMessage{Watched: true})...)
+				}
+				return m
+			},
+		}, 1)
+		tell(t, got.OverLimit > 0 || got.Watched.P99 > got.FluidWatched.P99+2*time.Second,
+			"%d large shops and %d others: they wait %v, at best %v", c.bigs, c.shops, got.Watched, got.FluidWatched)
+	}
+}
+
 // Entities with backlogs get capacity by weight, also if there are few or their weights are no multiples of each other. A
 // longer window that is used up for half of the time changes nothing. The first interval is first come, first served.
 func TestSharedWeights(t *testing.T) {

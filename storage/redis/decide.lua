@@ -5650,7 +5650,9 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
             local x8 = (x7 - x7 % 524288) / 524288
             if x8 < min2 then min2 = x8 end
             local fair = min2
-            while at2 < n3 and fair < at2 and c4.Units.At(at2 - c4.Head) >= 3 * x.rate do
+            local x9 = x.fair > f.Last and x.fair or f.Last
+            local last2 = (x9 - x9 % 524288) / 524288
+            while at2 < n3 and last2 < at2 and c4.Units.At(at2 - c4.Head) >= 3 * x.rate do
               at2 = at2 + 1
             end
             if fair > at2 then at2 = fair end
@@ -5665,9 +5667,9 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                   local is5 = w.Interval < c7.Grain
                   if is5 then
                     local i3 = w.Unit
-                    local x9 = x.Limits_PerGrain
+                    local x10 = x.Limits_PerGrain
                     local y6 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    is5 = (x9 - x9 % y6) / y6 > w.Rate
+                    is5 = (x10 - x10 % y6) / y6 > w.Rate
                   end
                   if is5 then
                     local expects = 0
@@ -5681,54 +5683,54 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                       do
                         local i4 = line2.Window_Unit
                         local rest2 = c8.Largest - (i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3)
-                        local x10 = c8.Largest + 1023
+                        local x11 = c8.Largest + 1023
                         local max7 = 1
-                        local x11 = (x10 - x10 % 1024) / 1024
-                        if x11 > max7 then max7 = x11 end
+                        local x12 = (x11 - x11 % 1024) / 1024
+                        if x12 > max7 then max7 = x12 end
                         local each2 = max7
-                        local x12 = rest2 % each2 * 1024
-                        local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x12 - x12 % each2) / each2
-                        local x13 = booked4 * (4096 - line2.Saved)
+                        local x13 = rest2 % each2 * 1024
+                        local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x13 - x13 % each2) / each2
+                        local x14 = booked4 * (4096 - line2.Saved)
                         local max8 = 1
-                        local x14 = (x13 - x13 % 4096) / 4096
-                        if x14 > max8 then max8 = x14 end
+                        local x15 = (x14 - x14 % 4096) / 4096
+                        if x15 > max8 then max8 = x15 end
                         ratio = max8
                       end
-                      local x10 = booked3 % 1024 * ratio
-                      local x11 = (booked3 - booked3 % 1024) / 1024 * ratio + (x10 - x10 % 1024) / 1024
-                      local min3 = (x11 - x11 % 1024) / 1024
+                      local x11 = booked3 % 1024 * ratio
+                      local x12 = (booked3 - booked3 % 1024) / 1024 * ratio + (x11 - x11 % 1024) / 1024
+                      local min3 = (x12 - x12 % 1024) / 1024
                       if 4294967296 < min3 then min3 = 4294967296 end
                       local unit = line2.Window_Unit
-                      local x12 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x13 = min3 * x.Limits_Scale + (x12 - x12 % 2) / 2
+                      local x13 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x14 = min3 * x.Limits_Scale + (x13 - x13 % 2) / 2
                       local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x13 - x13 % y8) / y8
+                      expects = (x14 - x14 % y8) / y8
                     end
                     local y7 = w.Rate
-                    local x10 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
-                    if x10 > after2 then after2 = x10 end
+                    local x11 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
+                    if x11 > after2 then after2 = x11 end
                   end
                 end
               end
               if x.rate < x.grain and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                local x9 = booked % x.rate
+                local x10 = booked % x.rate
                 local y6 = 1 > x.units and 1 or x.units
                 local pace = 0
                 do
-                  local x10 = x.Limits_Guess
-                  local max7 = (x10 - x10 % 8) / 8
+                  local x11 = x.Limits_Guess
+                  local max7 = (x11 - x11 % 8) / 8
                   if 200 > max7 then max7 = 200 end
                   local guess = x.Limits_Guess < max7 and x.Limits_Guess or max7
-                  local x11 = (x.State_Held + guess) * 1000
+                  local x12 = (x.State_Held + guess) * 1000
                   local y7 = (x.State_Ended + 1) * x.Limits_Tokens
                   local max8 = 1
-                  local x12 = (x11 - x11 % y7) / y7
-                  if x12 > max8 then max8 = x12 end
+                  local x13 = (x12 - x12 % y7) / y7
+                  if x13 > max8 then max8 = x13 end
                   pace = max8
                 end
-                local x10 = (x9 - x9 % y6) / y6 * pace
-                local x11 = (x10 - x10 % 1000) / 1000
-                if x11 > after2 then after2 = x11 end
+                local x11 = (x10 - x10 % y6) / y6 * pace
+                local x12 = (x11 - x11 % 1000) / 1000
+                if x12 > after2 then after2 = x12 end
               end
               in2 = at2 * x.Limits_Grain + x.Limits_Zero + after2
             end
