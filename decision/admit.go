@@ -69,6 +69,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 		if !op.back() {
 			x.ask(&op.Cost)
 		}
+		x.able = l.able(s, op, x.Limits.Grain) * 1024
 		x.enter(f, op)
 		x.look(f, op)
 		fits = fits && x.fits()

@@ -167,6 +167,23 @@ func (l *Limits) drains(f *Flow, op *Op, part int64) int64 {
 	return min(units/min(w.Rate, w.Size)+1, bound/w.Interval/2) * w.Interval
 }
 
+// able returns about how many operations like this one the windows let through in a span from now on.
+func (l *Limits) able(s *State, op *Op, span int64) int64 {
+	able := int64(MostUnits)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if cost := op.Cost[w.Unit]; cost > 0 {
+			n := w.interval(s.Now+span) - w.interval(s.Now)
+			units := min(n, bound/w.Rate) * min(w.Rate, w.Size)
+			if n == 0 || w.Size > w.Rate {
+				units += max(0, s.Lines[i].Left)
+			}
+			able = min(able, units/cost)
+		}
+	}
+	return able
+}
+
 // flow returns the place of the entity's Flow in a limit. It adds a Flow if there is none.
 func (s *State) flow(key int64) int64 {
 	for i := range s.Flows {

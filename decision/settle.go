@@ -51,6 +51,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 		}
 		if booked {
 			f := &s.Flows[s.flow(x.Key)]
+			x.able = Never
 			x.enter(f, op)
 			if w := &l.Windows[l.Shortest]; !waited && f.End > s.Now { // probably its place in the line
 				waited = true

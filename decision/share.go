@@ -8,7 +8,7 @@ const classes = 22
 // class returns the class of an entity.
 func class(backlog, weight int64) int64 {
 	n, least := int64(0), weight
-	for n < classes-1 && least <= backlog {
+	for n < classes-1 && least <= backlog*weights {
 		n++
 		least *= 2
 	}
@@ -26,7 +26,8 @@ func (x *Shared) count(f *Flow, age, sign int64) {
 // lately returns a place of Classes, of this minute and the minute before together.
 func (c *Calendar) lately(at int64) int64 { return c.Classes.At(at) + c.Classes.At(at+2*classes) }
 
-// weigh counts the weight of an entity with tickets out, once.
+// weigh counts the weight of an entity with tickets out, once. If its own windows let through less than its share, only a part of its
+// weight counts, because the others share the rest by theirs.
 func (x *Shared) weigh(f *Flow) {
 	c := &x.State.Calendars[0]
 	if f.Minute > c.Minute { // grains are longer now
@@ -41,11 +42,21 @@ func (x *Shared) weigh(f *Flow) {
 	}
 	f.Minute, f.Weight, f.Backlog = c.Minute, 0, 0
 	if f.Units+f.Later > 0 {
-		f.Weight = min(x.Weight, mostWeight-c.Weight)
+		f.Weight = min(x.weight, mostWeight-c.Weight, x.uses())
 		c.Weight += f.Weight
 		f.Backlog = x.backlog(f.Units + f.Later)
 		x.count(f, 0, 1)
 	}
+}
+
+// uses returns the weight with which the entity would get as much as its own windows let through, beside the others that wait.
+func (x *Shared) uses() int64 {
+	c, all, units := &x.State.Calendars[0], x.rate*1024, max(1, x.units)
+	own := min(x.able, all/units+1) * units
+	if own >= all || c.at(c.Head+1) < x.rate { // or the limit is not short, and nobody takes the rest
+		return mostWeight
+	}
+	return max(0, c.Weight+c.Before)*min(own*1024/(all-own), 1<<20)/1024 + 1
 }
 
 // until returns the time, in ticks, after which weighted max-min has given this entity some parts. In that time each other
@@ -54,29 +65,29 @@ func (x *Shared) weigh(f *Flow) {
 func (x *Shared) until(part int64) int64 {
 	c, backlog := &x.State.Calendars[0], min(x.backlog(part), mostBooked)
 	sum, rest := int64(0), c.Weight+c.Before
-	for n := range class(backlog, x.Weight) - 1 {
+	for n := range class(backlog, x.weight) - 1 {
 		now, before := c.Classes.At(2*n), c.Classes.At(2*(n+classes))
-		sum += min(now*backlog/x.Weight, c.Classes.At(2*n+1)) + min(before*backlog/x.Weight, c.Classes.At(2*(n+classes)+1))
+		sum += min(now*backlog/x.weight, c.Classes.At(2*n+1)) + min(before*backlog/x.weight, c.Classes.At(2*(n+classes)+1))
 		rest -= now + before
 	}
-	return min(max(backlog, sum+max(0, rest)*backlog/x.Weight), 1<<32) * (tick / 1024)
+	return min(max(backlog, sum+max(0, rest)*backlog/x.weight), 1<<32) * (tick / 1024)
 }
 
 // waits returns the weight of the entities that wait, with this one.
 func (x *Shared) waits() int64 {
 	c := &x.State.Calendars[0]
-	return max(c.Weight+c.Before, x.Weight)
+	return max(c.Weight+c.Before, x.weight)
 }
 
 // waiting returns about the weight of the entities that still wait some ticks from now, if each gets its share.
 func (x *Shared) waiting(ticks int64) int64 {
 	c, all := &x.State.Calendars[0], x.waits()
-	still, time, had, least, n := all, ticks/(tick/1024), int64(0), int64(0), int64(0)
+	still, time, had, least, n := all, ticks/(tick/1024)*weights, int64(0), int64(0), int64(0)
 	for n < classes && had+all*least <= time {
 		at := 2 * n
 		still = all
-		had += c.lately(at + 1)
-		all = max(all-c.lately(at), x.Weight)
+		had += c.lately(at+1) * weights
+		all = max(all-c.lately(at), x.weight)
 		least = max(1, 2*least)
 		n++
 	}
@@ -95,8 +106,8 @@ func (x *Shared) backlogs() int64 {
 // share returns how long the fair share of the entity takes for the operation, in ticks, if entities of this weight wait, with this one.
 func (x *Shared) share(all int64) int64 {
 	units := x.units * all
-	whole := units / x.Weight
-	return (min(whole, 1<<32)*tick + (units-whole*x.Weight)*tick/x.Weight) / x.rate
+	whole := units / x.weight
+	return (min(whole, 1<<32)*tick + (units-whole*x.weight)*tick/x.weight) / x.rate
 }
 
 // shares sets fair. An entity that begins to wait has its turn after all others have had one, as in weighted fair queueing (Demers,

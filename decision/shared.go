@@ -27,6 +27,8 @@ type Shared struct {
 	flow     int64 // the place of the entity's Flow in the limit
 	part     int64 // of the cost: see Limits.part
 	units    int64 // the same in the calendar
+	weight   int64 // of the entity, as it counts: see weights
+	able     int64 // how many 1024ths of such an operation its own windows let through in a grain
 	times    int64 // see Limits.times
 	grain    int64 // what the windows bring in a grain, in the calendar
 	rate     int64 // the same, with the tokens
@@ -51,7 +53,8 @@ type Shared struct {
 
 const (
 	tick       = 1 << 19 // the parts of a grain in which shares are counted
-	mostWeight = 1 << 24 // of all together
+	weights    = 16      // Weight 1 counts so much, so that a part of it can count
+	mostWeight = 1 << 27 // of all together
 	minute     = 60_000
 	soon       = 4000 // ms that cost an operation that must wait no place: see place
 )
@@ -60,6 +63,7 @@ const (
 func (x *Shared) enter(f *Flow, op *Op) {
 	c, l := &x.State.Calendars[0], x.Limits
 	x.part, x.given, x.last, x.gathered = l.part(&op.Cost), 0, 0, 0
+	x.weight = min(x.Weight, mostWeight/weights) * weights
 	x.rates(l.booked(x.part))
 	f.expire(x.State.Now - l.grace())
 	f.End = min(f.End, x.State.Slot) // earlier after a Resume, a Reset or a change of the limits

@@ -703,6 +703,40 @@ func TestSharedWeights(t *testing.T) {
 	}
 }
 
+// What entities do not use because their own limits are slower than their share goes to the others by weight. The slow ones (watched) keep
+// what their own limits let through.
+func TestSharedWeightsBesideSlowEntities(t *testing.T) {
+	for _, c := range []struct {
+		all              int // a second
+		slow, own, weigh int // slow entities, their own limit a second, and their weight
+		others           []int
+		how              order
+	}{
+		{30, 1, 1, 50, []int{4, 1}, shuffled},
+		{50, 10, 2, 8, []int{4, 4, 4, 4, 4, 1, 1, 1, 1, 1}, shuffled},
+		{30, 1, 1, 50, []int{4, 1}, inTurn},
+	} {
+		e := slices.Repeat([]SharedEntity{{Weight: c.weigh, Limit: drip.Limit{Size: c.own, RefreshRate: c.own}}}, c.slow)
+		counts := times(c.slow, 200*c.own)
+		for _, w := range c.others {
+			e = append(e, SharedEntity{Weight: w})
+			counts = append(counts, 200*c.all/len(c.others))
+		}
+		got := mustRunShared(t, SharedScenario{
+			Options: app(plenty, plenty, c.all), Entities: e, Operation: Fixed(50 * time.Millisecond),
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, c.how, begun, 0, counts...)
+				for i := range m {
+					m[i].Watched = m[i].Entity < c.slow
+				}
+				return m
+			},
+		}, 1)
+		tell(t, got.OverLimit > 0 || !(got.Jain > 0.98) || got.Watched.P99 > got.FluidWatched.P99+3*time.Second, "%+v: fairness %.3f, want at least 0.98; the slow ones wait %v, at best %v; %.2f postponements",
+			c, got.Jain, got.Watched, got.FluidWatched, got.Redeliveries.Mean)
+	}
+}
+
 // A longer window may end in the middle of a second of short intervals. The messages of that second then come while it lasts.
 func TestSharedWeightsInPartOfSecond(t *testing.T) {
 	o := within(100_000, 100_000, drip.Limit{Size: 10, RefreshInterval: 500 * time.Millisecond, Windows: []drip.Window{{Size: 15, RefreshInterval: time.Second}}})

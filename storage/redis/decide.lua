@@ -3040,7 +3040,7 @@ function Shared_count(x, f, age, sign)
     local weight2 = f.Weight
     local n2 = 0
     local least = weight2
-    while n2 < 21 and least <= backlog do
+    while n2 < 21 and least <= backlog * 16 do
       n2 = n2 + 1
       least = least * 2
     end
@@ -3071,9 +3071,38 @@ function Shared_weigh(x, f)
   end
   f.Minute, f.Weight, f.Backlog = c2.Minute, 0, 0
   if f.Units + f.Later > 0 then
-    local min2 = x.Weight
-    local x2 = 16777216 - c2.Weight
+    local uses = 0
+    do
+      local c3 = x.State_Calendars[0]
+      local all2 = x.rate * 1024
+      local units2 = 1 > x.units and 1 or x.units
+      local min2 = x.able
+      local x2 = (all2 - all2 % units2) / units2 + 1
+      if x2 < min2 then min2 = x2 end
+      local own2 = min2 * units2
+      local is2 = own2 >= all2
+      if not is2 then
+        local n2 = c3.Head + 1
+        is2 = c3.Units.At(n2 - c3.Head) < x.rate
+      end
+      if is2 then
+        uses = 134217728
+      else
+        local max2 = 0
+        local x3 = c3.Weight + c3.Before
+        if x3 > max2 then max2 = x3 end
+        local x4 = own2 * 1024
+        local y = all2 - own2
+        local min3 = (x4 - x4 % y) / y
+        if 1048576 < min3 then min3 = 1048576 end
+        local x5 = max2 * min3
+        uses = (x5 - x5 % 1024) / 1024 + 1
+      end
+    end
+    local min2 = x.weight
+    local x2 = 134217728 - c2.Weight
     if x2 < min2 then min2 = x2 end
+    if uses < min2 then min2 = uses end
     f.Weight = min2
     c2.Weight = c2.Weight + f.Weight
     local part = f.Units + f.Later
@@ -3136,6 +3165,7 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   x.given = 0
   x.last = 0
   x.gathered = 0
+  x.weight = (x.Weight < 8388608 and x.Weight or 8388608) * 16
   do
     local part2 = x.part
     local x2 = part2 + x.Limits_Scale - 1
@@ -3886,10 +3916,10 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local rest2 = c3.Weight + c3.Before
         local class = 0
         do
-          local weight2 = x.Weight
+          local weight2 = x.weight
           local n4 = 0
           local least = weight2
-          while n4 < 21 and least <= backlog do
+          while n4 < 21 and least <= backlog * 16 do
             n4 = n4 + 1
             least = least * 2
           end
@@ -3899,18 +3929,18 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           local now3 = c3.Classes.At(2 * n4)
           local before2 = c3.Classes.At(2 * (n4 + 22))
           local x7 = now3 * backlog
-          local y5 = x.Weight
+          local y5 = x.weight
           local min5 = (x7 - x7 % y5) / y5
           if c3.Classes.At(2 * n4 + 1) < min5 then min5 = c3.Classes.At(2 * n4 + 1) end
           local x8 = before2 * backlog
-          local y6 = x.Weight
+          local y6 = x.weight
           local min6 = (x8 - x8 % y6) / y6
           if c3.Classes.At(2 * (n4 + 22) + 1) < min6 then min6 = c3.Classes.At(2 * (n4 + 22) + 1) end
           sum2 = sum2 + (min5 + min6)
           rest2 = rest2 - (now3 + before2)
         end
         local x7 = (0 > rest2 and 0 or rest2) * backlog
-        local y5 = x.Weight
+        local y5 = x.weight
         local max4 = backlog
         local x8 = sum2 + (x7 - x7 % y5) / y5
         if x8 > max4 then max4 = x8 end
@@ -4958,10 +4988,10 @@ function Shared_until(x, part)
   local rest2 = c2.Weight + c2.Before
   local class = 0
   do
-    local weight2 = x.Weight
+    local weight2 = x.weight
     local n2 = 0
     local least = weight2
-    while n2 < 21 and least <= backlog do
+    while n2 < 21 and least <= backlog * 16 do
       n2 = n2 + 1
       least = least * 2
     end
@@ -4971,18 +5001,18 @@ function Shared_until(x, part)
     local now2 = c2.Classes.At(2 * n2)
     local before2 = c2.Classes.At(2 * (n2 + 22))
     local x5 = now2 * backlog
-    local y4 = x.Weight
+    local y4 = x.weight
     local min5 = (x5 - x5 % y4) / y4
     if c2.Classes.At(2 * n2 + 1) < min5 then min5 = c2.Classes.At(2 * n2 + 1) end
     local x6 = before2 * backlog
-    local y5 = x.Weight
+    local y5 = x.weight
     local min6 = (x6 - x6 % y5) / y5
     if c2.Classes.At(2 * (n2 + 22) + 1) < min6 then min6 = c2.Classes.At(2 * (n2 + 22) + 1) end
     sum2 = sum2 + (min5 + min6)
     rest2 = rest2 - (now2 + before2)
   end
   local x5 = (0 > rest2 and 0 or rest2) * backlog
-  local y4 = x.Weight
+  local y4 = x.weight
   local max3 = backlog
   local x6 = sum2 + (x5 - x5 % y4) / y4
   if x6 > max3 then max3 = x6 end
@@ -5025,12 +5055,12 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
         do
           local c3 = x.State_Calendars[0]
           local max4 = c3.Weight + c3.Before
-          if x.Weight > max4 then max4 = x.Weight end
+          if x.weight > max4 then max4 = x.weight end
           waits = max4
         end
         local all2 = waits
         local still = all2
-        local time2 = (served - served % 512) / 512
+        local time2 = (served - served % 512) / 512 * 16
         local had = 0
         local least = 0
         local n2 = 0
@@ -5038,9 +5068,9 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
           local at2 = 2 * n2
           still = all2
           local at3 = at2 + 1
-          had = had + (c2.Classes.At(at3) + c2.Classes.At(at3 + 44))
+          had = had + (c2.Classes.At(at3) + c2.Classes.At(at3 + 44)) * 16
           local max4 = all2 - (c2.Classes.At(at2) + c2.Classes.At(at2 + 44))
-          if x.Weight > max4 then max4 = x.Weight end
+          if x.weight > max4 then max4 = x.weight end
           all2 = max4
           local max5 = 1
           local x4 = 2 * least
@@ -5051,10 +5081,10 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
         waiting = still
       end
       local units2 = x.units * waiting
-      local y2 = x.Weight
+      local y2 = x.weight
       local whole = (units2 - units2 % y2) / y2
-      local x4 = (units2 - whole * x.Weight) * 524288
-      local y3 = x.Weight
+      local x4 = (units2 - whole * x.weight) * 524288
+      local y3 = x.weight
       local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
       local y4 = x.rate
       share = (x5 - x5 % y4) / y4
@@ -8879,6 +8909,38 @@ end
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
               end
+              local able = 0
+              do
+                local span = x2.Limits_Grain
+                local able2 = 1099511627776
+                for i3 = 0, l_Windows_n - 1 do
+                  local w = l_Windows[i3]
+                  do
+                    local i4 = w.Unit
+                    local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                    if cost2 > 0 then
+                      local t2 = s_Now + span
+                      local t3 = t2 - w.Offset
+                      local by2 = w.Interval
+                      local t4 = s_Now - w.Offset
+                      local by3 = w.Interval
+                      local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                      local y = w.Rate
+                      local min2 = n2
+                      local x3 = (1125899906842624 - 1125899906842624 % y) / y
+                      if x3 < min2 then min2 = x3 end
+                      local units2 = min2 * (w.Rate < w.Size and w.Rate or w.Size)
+                      if n2 == 0 or w.Size > w.Rate then
+                        units2 = units2 + (0 > s_Lines[i3].Left and 0 or s_Lines[i3].Left)
+                      end
+                      local x4 = (units2 - units2 % cost2) / cost2
+                      if x4 < able2 then able2 = x4 end
+                    end
+                  end
+                end
+                able = able2
+              end
+              x2.able = able * 1024
               Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
               Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
               fits = fits and x2.bound == 0
@@ -9134,14 +9196,14 @@ end
                     do
                       local c3 = x2.State_Calendars[0]
                       local max2 = c3.Weight + c3.Before
-                      if x2.Weight > max2 then max2 = x2.Weight end
+                      if x2.weight > max2 then max2 = x2.weight end
                       waits = max2
                     end
                     local units2 = x2.units * waits
-                    local y = x2.Weight
+                    local y = x2.weight
                     local whole = (units2 - units2 % y) / y
-                    local x3 = (units2 - whole * x2.Weight) * 524288
-                    local y2 = x2.Weight
+                    local x3 = (units2 - whole * x2.weight) * 524288
+                    local y2 = x2.weight
                     local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
                     local y3 = x2.rate
                     share = (x4 - x4 % y3) / y3
@@ -11477,6 +11539,7 @@ end
               end
             end
             local f = s_Flows[flow2]
+            x2.able = 9007199254740991
             Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
             do
               local w = l_Windows[l_Shortest]
