@@ -69,8 +69,20 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 		if !op.back() {
 			x.ask(&op.Cost)
 		}
-		x.able = l.able(s, op, x.Limits.Grain) * 1024
 		x.enter(f, op)
+	}
+	for i := range shared {
+		x := &shared[i]
+		f := &s.Flows[x.flow]
+		x.able = l.able(s, op, x.Limits.Grain) * 1024
+		for k := range shared {
+			y := &shared[k]
+			g := &s.Flows[y.flow] // all that waits for x waits for y, too
+			if k != i && y.Limits.Grain <= x.Limits.Grain && (g.Units+g.Later)/max(1, y.part) >= (f.Units+f.Later)/max(1, x.part) {
+				x.able = min(x.able, y.allows(x.Limits.Grain))
+			}
+		}
+		x.weigh(f)
 		x.look(f, op)
 		fits = fits && x.fits()
 		v.soon = v.soon && (x.fits() || x.bound == BoundTokens)

@@ -53,6 +53,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 			f := &s.Flows[s.flow(x.Key)]
 			x.able = Never
 			x.enter(f, op)
+			x.weigh(f)
 			if w := &l.Windows[l.Shortest]; !waited && f.End > s.Now { // probably its place in the line
 				waited = true
 				f.Left += min(op.Ticket.Cost[w.Unit], w.Size)

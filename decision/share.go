@@ -26,7 +26,7 @@ func (x *Shared) count(f *Flow, age, sign int64) {
 // lately returns a place of Classes, of this minute and the minute before together.
 func (c *Calendar) lately(at int64) int64 { return c.Classes.At(at) + c.Classes.At(at+2*classes) }
 
-// weigh counts the weight of an entity with tickets out, once. If its own windows let through less than its share, only a part of its
+// weigh counts the weight of an entity with tickets out, once. If its other limits let through less than its share, only a part of its
 // weight counts, because the others share the rest by theirs.
 func (x *Shared) weigh(f *Flow) {
 	c := &x.State.Calendars[0]
@@ -49,14 +49,28 @@ func (x *Shared) weigh(f *Flow) {
 	}
 }
 
-// uses returns the weight with which the entity would get as much as its own windows let through, beside the others that wait.
+// uses returns the weight with which the entity would get as much as its other limits let through, beside the others that wait.
 func (x *Shared) uses() int64 {
 	c, all, units := &x.State.Calendars[0], x.rate*1024, max(1, x.units)
 	own := min(x.able, all/units+1) * units
-	if own >= all || c.at(c.Head+1) < x.rate { // or the limit is not short, and nobody takes the rest
+	if own >= all || !x.short() { // nobody takes the rest
 		return mostWeight
 	}
 	return max(0, c.Weight+c.Before)*min(own*1024/(all-own), 1<<20)/1024 + 1
+}
+
+// short reports whether the next grain is full.
+func (x *Shared) short() bool {
+	c := &x.State.Calendars[0]
+	return c.at(c.Head+1) >= x.rate
+}
+
+// allows returns how many 1024ths of such an operation the entity's share lets through in a span of at least a grain.
+func (x *Shared) allows(span int64) int64 {
+	if !x.short() {
+		return Never
+	}
+	return min(x.rate*1024/max(1, x.units)*(x.weight*1024/x.waits())/1024, 1<<30) * min(span/x.Limits.Grain, 1<<22)
 }
 
 // until returns the time, in ticks, after which weighted max-min has given this entity some parts. In that time each other

@@ -28,7 +28,7 @@ type Shared struct {
 	part     int64 // of the cost: see Limits.part
 	units    int64 // the same in the calendar
 	weight   int64 // of the entity, as it counts: see weights
-	able     int64 // how many 1024ths of such an operation its own windows let through in a grain
+	able     int64 // how many 1024ths of such an operation the entity's other limits let through in a grain
 	times    int64 // see Limits.times
 	grain    int64 // what the windows bring in a grain, in the calendar
 	rate     int64 // the same, with the tokens
@@ -79,7 +79,6 @@ func (x *Shared) enter(f *Flow, op *Op) {
 			x.State.takeUrgent(&op.Ticket)
 		}
 	}
-	x.weigh(f)
 }
 
 // rates sets how many units an operation takes, and what a grain brings.

@@ -703,31 +703,41 @@ func TestSharedWeights(t *testing.T) {
 	}
 }
 
-// What entities do not use because their own limits are slower than their share goes to the others by weight. The slow ones (watched) keep
-// what their own limits let through.
+// What entities do not use because their own limits or an endpoint are slower than their share goes to the others by weight. The slow ones
+// (watched) keep what these let through.
 func TestSharedWeightsBesideSlowEntities(t *testing.T) {
 	for _, c := range []struct {
 		all              int // a second
 		slow, own, weigh int // slow entities, their own limit a second, and their weight
+		endpoint         int // a second, for the slow ones; 0 if there is none
 		others           []int
 		how              order
 	}{
-		{30, 1, 1, 50, []int{4, 1}, shuffled},
-		{50, 10, 2, 8, []int{4, 4, 4, 4, 4, 1, 1, 1, 1, 1}, shuffled},
-		{30, 1, 1, 50, []int{4, 1}, inTurn},
+		{30, 1, 1, 50, 0, []int{4, 1}, shuffled},
+		{50, 10, 2, 8, 0, []int{4, 4, 4, 4, 4, 1, 1, 1, 1, 1}, shuffled},
+		{30, 1, 1, 50, 0, []int{4, 1}, inTurn},
+		{50, 10, plenty, 8, 5, []int{4, 4, 4, 4, 4, 1, 1, 1, 1, 1}, shuffled},
+		{50, 10, plenty, 8, 5, []int{4, 4, 4, 4, 4, 1, 1, 1, 1, 1}, inTurn},
 	} {
 		e := slices.Repeat([]SharedEntity{{Weight: c.weigh, Limit: drip.Limit{Size: c.own, RefreshRate: c.own}}}, c.slow)
-		counts := times(c.slow, 200*c.own)
+		o, counts := app(plenty, plenty, c.all), times(c.slow, 200*c.own)
+		if c.endpoint > 0 {
+			o.Shared["endpoint"] = drip.Limit{Size: c.endpoint}
+			counts = times(c.slow, 200*c.endpoint/c.slow)
+		}
 		for _, w := range c.others {
 			e = append(e, SharedEntity{Weight: w})
 			counts = append(counts, 200*c.all/len(c.others))
 		}
 		got := mustRunShared(t, SharedScenario{
-			Options: app(plenty, plenty, c.all), Entities: e, Operation: Fixed(50 * time.Millisecond),
+			Options: o, Entities: e, Operation: Fixed(50 * time.Millisecond),
 			Messages: func(r *rand.Rand) []SharedMessage {
 				m := backlog(r, c.how, begun, 0, counts...)
 				for i := range m {
-					m[i].Watched = m[i].Entity < c.slow
+					m[i].Within = []string{"app"}
+					if m[i].Watched = m[i].Entity < c.slow; m[i].Watched && c.endpoint > 0 {
+						m[i].Within = nil
+					}
 				}
 				return m
 			},

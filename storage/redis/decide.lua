@@ -3082,8 +3082,13 @@ function Shared_weigh(x, f)
       local own2 = min2 * units2
       local is2 = own2 >= all2
       if not is2 then
-        local n2 = c3.Head + 1
-        is2 = c3.Units.At(n2 - c3.Head) < x.rate
+        local short = false
+        do
+          local c4 = x.State_Calendars[0]
+          local n2 = c4.Head + 1
+          short = c4.Units.At(n2 - c4.Head) >= x.rate
+        end
+        is2 = not short
       end
       if is2 then
         uses = 134217728
@@ -3432,7 +3437,6 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       end
     end
   end
-  Shared_weigh(x, f)
 end
 function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local c2 = x.State_Calendars[0]
@@ -8909,6 +8913,11 @@ end
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
               end
+              Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
+            end
+            for i2 = 0, shared_n - 1 do
+              local x2 = shared[i2]
+              local f = s_Flows[x2.flow]
               local able = 0
               do
                 local span = x2.Limits_Grain
@@ -8941,7 +8950,53 @@ end
                 able = able2
               end
               x2.able = able * 1024
-              Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
+              for k2 = 0, shared_n - 1 do
+                local y = shared[k2]
+                local g = s_Flows[y.flow]
+                local is2 = k2 ~= i2 and y.Limits_Grain <= x2.Limits_Grain
+                if is2 then
+                  local x3 = g.Units + g.Later
+                  local y2 = 1 > y.part and 1 or y.part
+                  local x4 = f.Units + f.Later
+                  local y3 = 1 > x2.part and 1 or x2.part
+                  is2 = (x3 - x3 % y2) / y2 >= (x4 - x4 % y3) / y3
+                end
+                if is2 then
+                  local allows = 0
+                  do
+                    local span = x2.Limits_Grain
+                    local short = false
+                    do
+                      local c2 = y.State_Calendars[0]
+                      local n2 = c2.Head + 1
+                      short = c2.Units.At(n2 - c2.Head) >= y.rate
+                    end
+                    if not short then
+                      allows = 9007199254740991
+                    else
+                      local x5 = y.rate * 1024
+                      local y4 = 1 > y.units and 1 or y.units
+                      local waits = 0
+                      do
+                        local c2 = y.State_Calendars[0]
+                        local max2 = c2.Weight + c2.Before
+                        if y.weight > max2 then max2 = y.weight end
+                        waits = max2
+                      end
+                      local x6 = y.weight * 1024
+                      local x7 = (x5 - x5 % y4) / y4 * ((x6 - x6 % waits) / waits)
+                      local min2 = (x7 - x7 % 1024) / 1024
+                      if 1073741824 < min2 then min2 = 1073741824 end
+                      local y5 = y.Limits_Grain
+                      local min3 = (span - span % y5) / y5
+                      if 4194304 < min3 then min3 = 4194304 end
+                      allows = min2 * min3
+                    end
+                  end
+                  if allows < x2.able then x2.able = allows end
+                end
+              end
+              Shared_weigh(x2, f)
               Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
               fits = fits and x2.bound == 0
               v_soon = v_soon and (x2.bound == 0 or x2.bound == 2)
@@ -11541,6 +11596,7 @@ end
             local f = s_Flows[flow2]
             x2.able = 9007199254740991
             Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
+            Shared_weigh(x2, f)
             do
               local w = l_Windows[l_Shortest]
               if not waited and f.End > s_Now then
