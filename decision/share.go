@@ -124,6 +124,16 @@ func (x *Shared) share(all int64) int64 {
 	return (min(whole, 1<<32)*tick + (units-whole*x.weight)*tick/x.weight) / x.rate
 }
 
+// step returns share, but not much more than until weighted max-min has given the entity as much: lighter entities wait until the others
+// are through. Half more, because others may still begin to wait.
+func (x *Shared) step(all int64) int64 {
+	step := x.share(all)
+	if x.backlog(x.part) > 1 { // else it is rounded down too much
+		step = min(step, x.until(x.part)*3/2)
+	}
+	return step
+}
+
 // shares sets fair. An entity that begins to wait has its turn after all others have had one, as in weighted fair queueing (Demers,
 // Keshav and Shenker, Analysis and Simulation of a Fair Queueing Algorithm, 1989). Its urgent operations do not wait for that.
 func (x *Shared) shares(f *Flow, op *Op) {
@@ -140,7 +150,7 @@ func (x *Shared) shares(f *Flow, op *Op) {
 	}
 	if op.back() && !op.Urgent { // displaced: behind the entity's last ticket, and a little more, because others may still begin to wait
 		last := max(f.Last, from)
-		step := x.share(x.waiting(x.served(Never, last-from)))
+		step := x.step(x.waiting(x.served(Never, last-from)))
 		x.fair = x.later(last, step+step/6)
 	} else {
 		x.fair = x.later(from, x.until(ahead))

@@ -253,7 +253,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 		}
 	}
 	x.Limits.take(s, op)
-	step := x.share(x.waits())
+	step := x.step(x.waits())
 	from, to := (c.Head-1)*tick, x.later((c.Head+1)*tick, 2*step) // a surplus counts as two operations at most
 	f.Fair = min(x.later(max(f.Fair, from), step), to)
 	if op.Urgent {

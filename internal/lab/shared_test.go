@@ -747,6 +747,31 @@ func TestSharedWeightsBesideSlowEntities(t *testing.T) {
 	}
 }
 
+// Beside a large shop, small shops of little weight do not wait as if the heavier small ones waited as long as they do.
+func TestSmallSharedWeights(t *testing.T) {
+	for _, c := range []struct {
+		all, large, small int // a second, the messages of the large shop, and the number of small ones
+		how               order
+	}{{10, 2000, 100, inTurn}, {10, 2000, 100, shuffled}, {50, 5000, 300, shuffled}} {
+		e := []SharedEntity{{Weight: 25}}
+		for i := range c.small {
+			e = append(e, SharedEntity{Weight: 1 + i*31%50})
+		}
+		got := mustRunShared(t, SharedScenario{
+			Options: app(plenty, plenty, c.all), Entities: e, Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, c.how, begun, 0, append([]int{c.large}, times(c.small, 3)...)...)
+				for i := range m {
+					m[i].Watched = m[i].Entity > 0
+				}
+				return m
+			},
+		}, 1)
+		tell(t, got.OverLimit > 0 || ratio(got.Watched.P99, got.FluidWatched.P99) > 3, "%+v: they wait %v, at best %v; %.2f postponements",
+			c, got.Watched, got.FluidWatched, got.Redeliveries.Mean)
+	}
+}
+
 // A longer window may end in the middle of a second of short intervals. The messages of that second then come while it lasts.
 func TestSharedWeightsInPartOfSecond(t *testing.T) {
 	o := within(100_000, 100_000, drip.Limit{Size: 10, RefreshInterval: 500 * time.Millisecond, Windows: []drip.Window{{Size: 15, RefreshInterval: time.Second}}})

@@ -5048,7 +5048,7 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   end
   if op_Ticket_Slot > 0 and op_Kind ~= 0 and not op_Urgent then
     local last2 = f.Last > from2 and f.Last or from2
-    local share = 0
+    local step = 0
     do
       local waiting = 0
       do
@@ -5084,18 +5084,43 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
         end
         waiting = still
       end
-      local units2 = x.units * waiting
-      local y2 = x.weight
-      local whole = (units2 - units2 % y2) / y2
-      local x4 = (units2 - whole * x.weight) * 524288
-      local y3 = x.weight
-      local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
+      local share = 0
+      do
+        local units2 = x.units * waiting
+        local y2 = x.weight
+        local whole = (units2 - units2 % y2) / y2
+        local x4 = (units2 - whole * x.weight) * 524288
+        local y3 = x.weight
+        local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
+        local y4 = x.rate
+        share = (x5 - x5 % y4) / y4
+      end
+      local step2 = share
+      local part = x.part
+      local x4 = part + x.Limits_Scale - 1
+      local y2 = x.Limits_Scale
+      local min2 = (x4 - x4 % y2) / y2
+      if 17179869184 < min2 then min2 = 17179869184 end
+      local y3 = 1 > x.part and 1 or x.part
+      local min3 = (part - part % y3) / y3
+      if 16777215 < min3 then min3 = 16777215 end
+      local max4 = min2 < 16777215 and min2 or 16777215
+      local x5 = min3 * x.units
+      if x5 > max4 then max4 = x5 end
+      local x6 = (max4 < 4294967296 and max4 or 4294967296) * 1024
       local y4 = x.rate
-      share = (x5 - x5 % y4) / y4
+      if (x6 - x6 % y4) / y4 > 1 then
+        local until2 = 0
+        until2 = Shared_until(x, x.part)
+        local x7 = until2 * 3
+        local x8 = (x7 - x7 % 2) / 2
+        if x8 < step2 then step2 = x8 end
+      end
+      step = step2
     end
-    local step = share
+    local step2 = step
     local later3 = 0
-    later3 = Shared_later(x, last2, step + (step - step % 6) / 6)
+    later3 = Shared_later(x, last2, step2 + (step2 - step2 % 6) / 6)
     x.fair = later3
   else
     local later3 = 0
@@ -9245,7 +9270,7 @@ end
                       x2.State_Plain = x2.State_Plain + 1
                     end
                   end
-                  local share = 0
+                  local step = 0
                   do
                     local waits = 0
                     do
@@ -9254,26 +9279,51 @@ end
                       if x2.weight > max2 then max2 = x2.weight end
                       waits = max2
                     end
-                    local units2 = x2.units * waits
-                    local y = x2.weight
-                    local whole = (units2 - units2 % y) / y
-                    local x3 = (units2 - whole * x2.weight) * 524288
-                    local y2 = x2.weight
-                    local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
+                    local share = 0
+                    do
+                      local units2 = x2.units * waits
+                      local y = x2.weight
+                      local whole = (units2 - units2 % y) / y
+                      local x3 = (units2 - whole * x2.weight) * 524288
+                      local y2 = x2.weight
+                      local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
+                      local y3 = x2.rate
+                      share = (x4 - x4 % y3) / y3
+                    end
+                    local step2 = share
+                    local part = x2.part
+                    local x3 = part + x2.Limits_Scale - 1
+                    local y = x2.Limits_Scale
+                    local min2 = (x3 - x3 % y) / y
+                    if 17179869184 < min2 then min2 = 17179869184 end
+                    local y2 = 1 > x2.part and 1 or x2.part
+                    local min3 = (part - part % y2) / y2
+                    if 16777215 < min3 then min3 = 16777215 end
+                    local max2 = min2 < 16777215 and min2 or 16777215
+                    local x4 = min3 * x2.units
+                    if x4 > max2 then max2 = x4 end
+                    local x5 = (max2 < 4294967296 and max2 or 4294967296) * 1024
                     local y3 = x2.rate
-                    share = (x4 - x4 % y3) / y3
+                    if (x5 - x5 % y3) / y3 > 1 then
+                      local until2 = 0
+                      until2 = Shared_until(x2, x2.part)
+                      local x6 = until2 * 3
+                      local x7 = (x6 - x6 % 2) / 2
+                      if x7 < step2 then step2 = x7 end
+                    end
+                    step = step2
                   end
-                  local step = share
+                  local step2 = step
                   local from2 = (c2.Head - 1) * 524288
                   local later2 = 0
-                  later2 = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step)
+                  later2 = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step2)
                   local to2 = later2
                   local later3 = 0
-                  later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
+                  later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step2)
                   f.Fair = later3 < to2 and later3 or to2
                   if op_Urgent then
                     local later4 = 0
-                    later4 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
+                    later4 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step2)
                     f.FairUrgent = later4 < to2 and later4 or to2
                   end
                 end
