@@ -202,7 +202,7 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 		n++
 	}
 	first := n <= c.Front && !x.apart
-	if first {
+	if first && !(op.back() && x.fits() && x.longer && x.open(op, n) == n) { // else it leaves room in the interval of a longer window
 		n = c.Front
 	}
 	end, at := c.Head+Grains, int64(0)

@@ -44,6 +44,7 @@ type Shared struct {
 	behind   bool  // by more than this grain
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
 	room     bool  // it and all operations due in this grain fit
+	longer   bool  // it counts in a window that is longer than a grain
 	apart    bool  // it takes nothing of a unit that others have asked for lately, and tokens are not short
 	gathered int64 // the grain in which room for a large one has gathered; 0 of a small one, and if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
@@ -128,7 +129,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 	x.bound, x.spare, x.fair, x.room = BoundNone, true, 0, true
 	x.token, x.wait, x.refund, x.overdue = false, l.pace(s)*3/4, 0, 0
 	late := false // a window is short, and its refresh comes first
-	x.apart = false
+	x.apart, x.longer = false, false
 	// Booked operations do not come, and newcomers take their place, also for a token.
 	leaves := !op.back() && !op.Urgent && x.rate >= x.grain
 	for i := range l.Windows {
@@ -136,6 +137,7 @@ func (x *Shared) look(f *Flow, op *Op) {
 		cost, left := op.Cost[w.Unit], line.Left-x.passing(w, op)
 		x.apart = x.apart || cost == 0 && x.rate >= x.grain && 1000*c.Asked[w.Unit] > c.Largest
 		if cost > 0 {
+			x.longer = x.longer || w.Interval > c.Grain
 			if left < cost && x.bound == BoundNone {
 				x.bound = BoundWindow + Bound(i)
 			}

@@ -166,6 +166,21 @@ func TestSharedMostlyUsedUp(t *testing.T) {
 	}
 }
 
+// Another limit denies tickets that have slots before the refresh of a longer window. They get other slots before it, because nobody else
+// uses what they leave.
+func TestSharedDeniedBeforeARefresh(t *testing.T) {
+	for _, minute := range []int{7, 10, 20} {
+		for _, n := range []int{1, 3, 10} {
+			o := within(1000, 1000, drip.Limit{Size: 3, RefreshInterval: 6667 * time.Millisecond, Windows: []drip.Window{{Size: 60, RefreshInterval: 10 * time.Minute}}})
+			o.Shared["two"] = drip.Limit{Size: minute, RefreshInterval: time.Minute}
+			nearFluid(t, SharedScenario{
+				Name: fmt.Sprintf("%d a minute, %d entities", minute, n), Options: o, Entities: entities(n), Operation: Fixed(200 * time.Millisecond),
+				Unmeasured: true, Messages: sent(byEntity, times(n, 300/n)...),
+			}, 1.14, 2.4)
+		}
+	}
+}
+
 // earliest is the second in which the last of n messages runs if each runs as early as the windows let it.
 func earliest(n, second int, windows []drip.Window) time.Duration {
 	left := make([]int, len(windows))

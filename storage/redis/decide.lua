@@ -3572,7 +3572,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   x.refund = 0
   x.overdue = 0
   local late = false
-  x.apart = false
+  x.apart, x.longer = false, false
   local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not op_Urgent and x.rate >= x.grain
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
@@ -3633,6 +3633,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     end
     x.apart = is3
     if cost2 > 0 then
+      x.longer = x.longer or w.Interval > c2.Grain
       if left < cost2 and x.bound == 0 then
         x.bound = 4 + i2
       end
@@ -4377,7 +4378,7 @@ function Shared_later(x, from, span)
   later2 = at2 < 9007199254740991 and at2 or 9007199254740991
   return later2
 end
-function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
+function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, t)
   local seek = 0
   local c2 = x.State_Calendars[0]
   local max2 = 0
@@ -4474,7 +4475,116 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
     n2 = n2 + 1
   end
   local first2 = n2 <= c2.Front and not x.apart
-  if first2 then
+  local is4 = first2
+  if is4 then
+    local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.longer
+    if is3 then
+      local open2 = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local open3 = n2
+        local t2 = n2 * x.Limits_Grain + x.Limits_Zero
+        for i2 = 0, x.Limits_Windows_n - 1 do
+          do
+            local w = x.Limits_Windows[i2]
+            local line2 = x.State_Lines[i2]
+            local is3 = w.Interval > c3.Grain
+            if is3 then
+              local i3 = w.Unit
+              is3 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
+            end
+            if is3 then
+              local from2 = c3.Head
+              local t3 = t2 - w.Offset
+              local by2 = w.Interval
+              local n3 = (t3 - t3 % by2) / by2 + 1
+              local t4 = n3 * w.Interval + w.Offset
+              local t5 = t4 + x.Limits_Grain - 1
+              local max4 = 0
+              local x4 = t5 - x.Limits_Zero
+              if x4 > max4 then max4 = x4 end
+              local y2 = x.Limits_Grain
+              local end2 = (max4 - max4 % y2) / y2
+              local brings = w.Size
+              do
+                local t6 = t2 - w.Offset
+                local by3 = w.Interval
+                local t7 = x.State_Now
+                local t8 = t7 - w.Offset
+                local by4 = w.Interval
+                local max5 = 0
+                local x5 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
+                if x5 > max5 then max5 = x5 end
+                local k2 = max5
+                if k2 == 0 or w.Size > w.Rate then
+                  local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                  local y3 = w.Rate
+                  local min2 = k2
+                  local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+                  if x7 < min2 then min2 = x7 end
+                  local min3 = line2.Left + (x6 - x6 % 4096) / 4096 + min2 * w.Rate
+                  if 1099511627776 < min3 then min3 = 1099511627776 end
+                  brings = min3
+                else
+                  local t9 = t2 - w.Offset
+                  local by5 = w.Interval
+                  local n4 = (t9 - t9 % by5) / by5
+                  local t10 = n4 * w.Interval + w.Offset
+                  local t11 = t10 + x.Limits_Grain - 1
+                  local max6 = 0
+                  local x6 = t11 - x.Limits_Zero
+                  if x6 > max6 then max6 = x6 end
+                  local y3 = x.Limits_Grain
+                  from2 = (max6 - max6 % y3) / y3
+                end
+              end
+              local expects = 0
+              do
+                local booked = c3.Units.Sum(from2 - c3.Head, end2 - c3.Head, x.rate)
+                local c4 = x.State_Calendars[0]
+                local line3 = x.State_Lines[i2]
+                local y3 = x.times
+                local booked2 = (booked - booked % y3) / y3
+                local ratio = 0
+                do
+                  local i4 = line3.Window_Unit
+                  local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
+                  local x5 = c4.Largest + 1023
+                  local max5 = 1
+                  local x6 = (x5 - x5 % 1024) / 1024
+                  if x6 > max5 then max5 = x6 end
+                  local each2 = max5
+                  local x7 = rest2 % each2 * 1024
+                  local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
+                  local x8 = booked3 * (4096 - line3.Saved)
+                  local max6 = 1
+                  local x9 = (x8 - x8 % 4096) / 4096
+                  if x9 > max6 then max6 = x9 end
+                  ratio = max6
+                end
+                local x5 = booked2 % 1024 * ratio
+                local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+                local min2 = (x6 - x6 % 1024) / 1024
+                if 4294967296 < min2 then min2 = 4294967296 end
+                local unit = line3.Window_Unit
+                local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
+                local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                expects = (x8 - x8 % y4) / y4
+              end
+              if expects >= brings then
+                if end2 > open3 then open3 = end2 end
+              end
+            end
+          end
+        end
+        open2 = open3
+      end
+      is3 = open2 == n2
+    end
+    is4 = not is3
+  end
+  if is4 then
     n2 = c2.Front
   end
   local end2 = c2.Head + 1024
@@ -4496,10 +4606,10 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
         serves = ((x4 - x4 % each2) / each2 - (x5 - x5 % each2) / each2) * each2
       end
     end
-    local is4 = c2.Units.At(n2 - c2.Head) >= serves
-    if is4 then
-      local is3 = x.apart
-      if not is3 then
+    local is6 = c2.Units.At(n2 - c2.Head) >= serves
+    if is6 then
+      local is5 = x.apart
+      if not is5 then
         local surplus = false
         do
           local t2 = n2 * x.Limits_Grain + x.Limits_Zero
@@ -4514,8 +4624,8 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
               do
                 local i3 = w.Unit
                 local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                local is3 = cost2 > 0 and gathers
-                if is3 then
+                local is5 = cost2 > 0 and gathers
+                if is5 then
                   local gain = 0
                   do
                     local left = x.State_Lines[i2].Left
@@ -4590,9 +4700,9 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                     local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
                     expects = (x7 - x7 % y3) / y3
                   end
-                  is3 = gain < expects + cost2
+                  is5 = gain < expects + cost2
                 end
-                if is3 then
+                if is5 then
                   surplus = false
                   done = true
                   break
@@ -4604,28 +4714,28 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
             end
           end
         end
-        is3 = not surplus
+        is5 = not surplus
       end
-      is4 = is3
+      is6 = is5
     end
-    if is4 then
+    if is6 then
       n2 = n2 + 1
     else
-      local open2 = 0
+      local open3 = 0
       do
         local c3 = x.State_Calendars[0]
-        local open3 = n2
+        local open4 = n2
         local t2 = n2 * x.Limits_Grain + x.Limits_Zero
         for i2 = 0, x.Limits_Windows_n - 1 do
           do
             local w = x.Limits_Windows[i2]
             local line2 = x.State_Lines[i2]
-            local is5 = w.Interval > c3.Grain
-            if is5 then
+            local is7 = w.Interval > c3.Grain
+            if is7 then
               local i3 = w.Unit
-              is5 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
+              is7 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
             end
-            if is5 then
+            if is7 then
               local from2 = c3.Head
               local t3 = t2 - w.Offset
               local by2 = w.Interval
@@ -4705,14 +4815,14 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
                 expects = (x8 - x8 % y4) / y4
               end
               if expects >= brings then
-                if end3 > open3 then open3 = end3 end
+                if end3 > open4 then open4 = end3 end
               end
             end
           end
         end
-        open2 = open3
+        open3 = open4
       end
-      n2 = open2
+      n2 = open3
       booked = booked + c2.Units.Sum(at2 + 1 - c2.Head, n2 - c2.Head, 16777215)
     end
   end
@@ -5690,7 +5800,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           end
           if is4 then
             local seek = 0
-            seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t)
+            seek = Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, t)
             n3 = seek
           end
           if x.fair == 0 then
