@@ -524,9 +524,24 @@ func (l *Limits) when(s *State, op *Op, v *view) int64 {
 			again = min(again+v.again, Never)
 			v.turn = slot <= again/1000+4*l.mean(s) // else its turn comes much later
 		}
-		slot = max(slot, again/1000)
+		slot = max(slot, l.opens(s, op, v, again))
 	}
 	return slot
+}
+
+// opens returns the time of a turn, in ms. A window's room at the opening is for the first turns: later ones would leave it unused.
+func (l *Limits) opens(s *State, op *Op, v *view, turn int64) int64 {
+	number, at := (turn-s.Closed*1000)/max(1, v.again), s.Closed
+	if s.Closed <= s.Now || number >= l.Tokens {
+		return turn / 1000
+	}
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		if cost := op.Cost[w.Unit]; cost > 0 && max(0, w.gain(s, line.Left, s.Now, s.Closed))/cost <= number {
+			at = max(at, s.Closed+number*line.spanUS(w, cost)/1000)
+		}
+	}
+	return at
 }
 
 // turn returns the time at which the denied tickets have had their turn, and the operations are no longer overdue, in us.

@@ -663,6 +663,41 @@ func TestSlotsBehindAPause(t *testing.T) {
 	}
 }
 
+// Tickets that come back in a pause run when it is over, as far as the windows have room. Turns would leave a part of the interval.
+func TestTicketsDueInAPause(t *testing.T) {
+	const minute = int64(60_000)
+	inAMinute := decision.Window{Size: 60, Rate: 60, Interval: minute}
+	for name, c := range map[string]struct {
+		windows  []decision.Window
+		end, all int64 // of the pause, and by when all have run
+	}{
+		"a minute":              {[]decision.Window{inAMinute}, 90_000, 120_000},
+		"a second and a minute": {[]decision.Window{perSecond(20, 20), inAMinute}, 90_000, 123_000},
+	} {
+		e, first := newEntity(t, c.windows...), minute-begin%minute
+		tickets, ran, last := map[int64][]decision.Ticket{}, 0, int64(0)
+		for range 180 {
+			tickets[0] = append(tickets[0], newcomer)
+		}
+		for now := int64(0); now <= 3*minute; now++ {
+			if now == 50_000 {
+				e.do(first+now, decision.Op{Kind: decision.Pause, For: c.end - now})
+			}
+			for _, ticket := range tickets[now] {
+				if a := e.admit(first+now, 1, ticket); a.Delay > 0 {
+					tickets[now+a.Delay] = append(tickets[now+a.Delay], a.Ticket)
+				} else {
+					ran++
+					last = now
+				}
+			}
+		}
+		if ran < 180 || last > c.all {
+			t.Errorf("%s: %d of 180 ran, the last after %d ms; want all after %d", name, ran, last, c.all)
+		}
+	}
+}
+
 // Tickets that were cancelled are hardly booked, if the entity was paused again and again: with many tokens the tickets
 // come late or book a second time before, with few tokens some have their slots in the next interval.
 func TestCancelledWhilePaused(t *testing.T) {

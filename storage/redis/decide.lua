@@ -9618,8 +9618,100 @@ end
                         local y = s_Ended + 1
                         v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x4 - x4 % y) / y)
                       end
-                      local x4 = (again2 - again2 % 1000) / 1000
-                      if x4 > slot then slot = x4 end
+                      local opens = 0
+                      do
+                        local x4 = again2 - s_Closed * 1000
+                        local y = 1 > v_again and 1 or v_again
+                        local number2 = (x4 - x4 % y) / y
+                        local at2 = s_Closed
+                        if s_Closed <= s_Now or number2 >= l_Tokens then
+                          opens = (again2 - again2 % 1000) / 1000
+                        else
+                          for i2 = 0, l_Windows_n - 1 do
+                            local w = l_Windows[i2]
+                            local line2 = s_Lines[i2]
+                            do
+                              local i3 = w.Unit
+                              local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                              local is2 = cost2 > 0
+                              if is2 then
+                                local gain = 0
+                                do
+                                  local left = line2.Left
+                                  if s_Closed <= s_Now then
+                                    gain = left
+                                  else
+                                    local t2 = s_Closed - w.Offset
+                                    local by2 = w.Interval
+                                    local since = 0
+                                    do
+                                      if w.Size > w.Rate then
+                                        local max5 = s_Now
+                                        local x5 = s_Closed - 1
+                                        if x5 > max5 then max5 = x5 end
+                                        since = max5
+                                      else
+                                        since = s_Now
+                                      end
+                                    end
+                                    local t3 = since - w.Offset
+                                    local by3 = w.Interval
+                                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                                    if n2 <= 0 then
+                                      gain = left
+                                    else
+                                      local filled = 0
+                                      do
+                                        local rate = w.Rate
+                                        local size = w.Size
+                                        local x5 = size - left
+                                        if n2 > (x5 - x5 % rate) / rate then
+                                          filled = size
+                                        else
+                                          filled = left + n2 * rate
+                                        end
+                                      end
+                                      gain = filled
+                                    end
+                                  end
+                                end
+                                local x5 = 0 > gain and 0 or gain
+                                is2 = (x5 - x5 % cost2) / cost2 <= number2
+                              end
+                              if is2 then
+                                local spanUS = 0
+                                do
+                                  local spanUS2 = 0
+                                  do
+                                    local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                                    local y2 = w.Rate < w.Size and w.Rate or w.Size
+                                    local each2 = (x6 - x6 % y2) / y2
+                                    local y3 = each2 + 1
+                                    local min2 = cost2
+                                    local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                    if x7 < min2 then min2 = x7 end
+                                    spanUS2 = min2 * each2
+                                  end
+                                  local span = spanUS2
+                                  local max5 = 64
+                                  local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x6 > max5 then max5 = x6 end
+                                  local max6 = 64
+                                  local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x7 > max6 then max6 = x7 end
+                                  local x8 = span % 4096 * max6
+                                  spanUS = (span - span % 4096) / 4096 * max5 + (x8 - x8 % 4096) / 4096
+                                end
+                                local x6 = number2 * spanUS
+                                local x7 = s_Closed + (x6 - x6 % 1000) / 1000
+                                if x7 > at2 then at2 = x7 end
+                              end
+                            end
+                          end
+                          opens = at2
+                        end
+                      end
+                      if opens > slot then slot = opens end
                     end
                     when2 = slot
                   end
