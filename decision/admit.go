@@ -223,14 +223,16 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 
 // lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is
 // back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again, until after
-// this grain: the line may end days later. A newcomer that lacks only a token does not wait for the line, and an urgent operation passes
-// it, unless all tickets of the line are urgent and an own window is slower than the limit. Behind the refresh of a longer
-// window there is no line, because that window has told the operations when to come: a line through its intervals would end days later
-// for all.
+// this grain: the line may end days later. While the limit is closed it keeps its place in a line that is longer than the window takes for
+// it: what the closing has left in the limit does not wait. A newcomer that lacks only a token does not wait for the line, and an
+// urgent operation passes it, unless all tickets of the line are urgent and an own window is slower than the limit. Behind the refresh of a
+// longer window there is no line, because that window has told the operations when to come: a line through its intervals would end days
+// later for all.
 func (l *Limits) lined(s *State, x *Shared, f *Flow, op *Op, v *view, slot int64, a *Answer) bool {
 	w, here := &l.Windows[l.Shortest], x.Limits.grain(slot) <= x.State.Calendars[0].Head
 	exists := (a.Limit > 0 || f.End > s.Now) && op.Cost[w.Unit] > 0
-	keeps := op.back() && (x.fits() && here || v.bound <= BoundTokens && (x.fits() || w.interval(slot) == w.interval(s.Now)))
+	closed := x.bound == BoundClosed && 3*l.drains(f, op, x.part) <= 2*(f.End-s.Now)
+	keeps := op.back() && (x.fits() && here || v.bound <= BoundTokens && (x.fits() || closed || w.interval(slot) == w.interval(s.Now)))
 	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot) == Never)
 	return exists && !keeps && !passes && !x.apart && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
 }

@@ -144,6 +144,9 @@ func (l *Limits) pause(s *State, span int64) {
 		s.Moved = 0
 	}
 	s.Closed = max(s.Closed, s.Now+span)
+	for i := range s.Calendars { // grains behind it have room for what is due in it
+		s.Calendars[i].Front = 0
+	}
 	if s.Slot <= s.Closed {
 		s.Moved += s.Closed - from
 		if s.Slot > s.Now {

@@ -591,6 +591,57 @@ func TestSharedClosedInAMinute(t *testing.T) {
 	}
 }
 
+// Tickets that come back in a pause of a shared limit run in the capacity that the pause has left, before those that are due later.
+func TestSharedDueInAPause(t *testing.T) {
+	const minute = int64(60_000)
+	inAMinute := decision.Window{Size: 60, Rate: 60, Interval: minute}
+	for name, c := range map[string]struct {
+		windows   []decision.Window
+		own, last int64 // of an entity in a second, and by when all have run
+	}{
+		"a minute":              {[]decision.Window{inAMinute}, 1000, 120_000},
+		"a minute, and few own": {[]decision.Window{inAMinute}, 2, 130_000},
+		"a second and a minute": {[]decision.Window{perSecond(2, 2), inAMinute}, 1000, 149_000},
+		"the same, and few own": {[]decision.Window{perSecond(2, 2), inAMinute}, 2, 149_000},
+		"a second":              {[]decision.Window{perSecond(2, 2)}, 1000, 109_000},
+	} {
+		for firstCome := range int64(2) {
+			all, first := newEntity(t, c.windows...), minute-begin%minute
+			all.l.FirstCome = firstCome
+			var owns []*entity
+			for range 6 {
+				owns = append(owns, newEntity(t, perSecond(c.own, c.own)))
+			}
+			type message struct {
+				of     int
+				ticket decision.Ticket
+			}
+			due, ran, last := map[int64][]message{}, 0, int64(0)
+			for i := range 180 {
+				due[0] = append(due[0], message{of: i % len(owns)})
+			}
+			for now := int64(0); now <= 10*minute; now++ {
+				if now == 50_000 {
+					all.do(first+now, decision.Op{Kind: decision.Pause, For: 20_000})
+				}
+				for _, m := range due[now] {
+					op := one
+					op.Ticket = m.ticket
+					if a := owns[m.of].within(all, first+now, op); a.Delay > 0 {
+						due[now+a.Delay] = append(due[now+a.Delay], message{m.of, a.Ticket})
+					} else {
+						ran++
+						last = now
+					}
+				}
+			}
+			if ran < 180 || last > c.last {
+				t.Errorf("%s, first come %d: %d of 180 ran, the last after %d ms; want all after %d", name, firstCome, ran, last, c.last)
+			}
+		}
+	}
+}
+
 // An entity's fair share begins anew when the grains become longer.
 func TestSharedLongerGrains(t *testing.T) {
 	own, all := newEntity(t, perSecond(1000, 1000)), newEntity(t, perSecond(10, 10))

@@ -9966,31 +9966,57 @@ end
                           is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
                         end
                         local exists = is4
-                        local is8 = op_Ticket_Slot > 0 and op_Kind ~= 0
-                        if is8 then
-                          local is7 = x2.bound == 0 and here
-                          if not is7 then
-                            local is6 = v_bound <= 2
-                            if is6 then
-                              local is5 = x2.bound == 0
-                              if not is5 then
+                        local is5 = x2.bound == 1
+                        if is5 then
+                          local drains = 0
+                          do
+                            local part = x2.part
+                            local w3 = l_Windows[l_Shortest]
+                            local i4 = w3.Unit
+                            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                            local x5 = f2.Units + f2.Later
+                            local y3 = 1 > part and 1 or part
+                            local y4 = cost2 + 1
+                            local min2 = (x5 - x5 % y3) / y3
+                            local x6 = (1125899906842624 - 1125899906842624 % y4) / y4
+                            if x6 < min2 then min2 = x6 end
+                            local units2 = min2 * cost2
+                            local y5 = w3.Rate < w3.Size and w3.Rate or w3.Size
+                            local y6 = w3.Interval
+                            local x7 = (1125899906842624 - 1125899906842624 % y6) / y6
+                            local min3 = (units2 - units2 % y5) / y5 + 1
+                            local x8 = (x7 - x7 % 2) / 2
+                            if x8 < min3 then min3 = x8 end
+                            drains = min3 * w3.Interval
+                          end
+                          is5 = 3 * drains <= 2 * (f2.End - s_Now)
+                        end
+                        local closed = is5
+                        local is9 = op_Ticket_Slot > 0 and op_Kind ~= 0
+                        if is9 then
+                          local is8 = x2.bound == 0 and here
+                          if not is8 then
+                            local is7 = v_bound <= 2
+                            if is7 then
+                              local is6 = x2.bound == 0 or closed
+                              if not is6 then
                                 local t2 = slot - w2.Offset
                                 local by2 = w2.Interval
                                 local t3 = s_Now - w2.Offset
                                 local by3 = w2.Interval
-                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                is6 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
-                              is6 = is5
+                              is7 = is6
                             end
-                            is7 = is6
+                            is8 = is7
                           end
-                          is8 = is7
+                          is9 = is8
                         end
-                        local keeps = is8
-                        local is10 = op_Urgent
-                        if is10 then
-                          local is9 = f2.Urgent < f2.Units + f2.Later
-                          if not is9 then
+                        local keeps = is9
+                        local is11 = op_Urgent
+                        if is11 then
+                          local is10 = f2.Urgent < f2.Units + f2.Later
+                          if not is10 then
                             local slower = 0
                             do
                               local longest = 0
@@ -10003,23 +10029,23 @@ end
                                 local min2 = (x5 - x5 % y3) / y3
                                 if 16777215 < min2 then min2 = 16777215 end
                                 local brings = min2 * x2.units
-                                local is9 = cost2 > 0
-                                if is9 then
+                                local is10 = cost2 > 0
+                                if is10 then
                                   local t4 = slot - w3.Offset
                                   local by4 = w3.Interval
                                   local t5 = x2.State_Now
                                   local t6 = t5 - w3.Offset
                                   local by5 = w3.Interval
-                                  is9 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                                  is10 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
                                 end
-                                local is10 = is9
-                                if is10 then
+                                local is11 = is10
+                                if is11 then
                                   local y4 = x2.rate
                                   local x6 = w3.Interval
                                   local y5 = x2.Limits_Grain
-                                  is10 = (brings - brings % y4) / y4 < (x6 - x6 % y5) / y5
+                                  is11 = (brings - brings % y4) / y4 < (x6 - x6 % y5) / y5
                                 end
-                                if is10 then
+                                if is11 then
                                   if w3.Interval > longest then longest = w3.Interval end
                                 end
                               end
@@ -10029,13 +10055,13 @@ end
                                 slower = longest
                               end
                             end
-                            is9 = slower == 9007199254740991
+                            is10 = slower == 9007199254740991
                           end
-                          is10 = is9
+                          is11 = is10
                         end
-                        local passes = is10
-                        local is11 = exists and not keeps and not passes and not x2.apart and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
-                        if is11 then
+                        local passes = is11
+                        local is12 = exists and not keeps and not passes and not x2.apart and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
+                        if is12 then
                           local refreshes = false
                           do
                             local shortest = l_Windows[l_Shortest]
@@ -10044,15 +10070,15 @@ end
                             for i4 = 0, l_Windows_n - 1 do
                               local w3 = l_Windows[i4]
                               local more2 = s_Lines[i4].Left - left
-                              local is11 = w3.Interval > shortest.Interval
-                              if is11 then
+                              local is12 = w3.Interval > shortest.Interval
+                              if is12 then
                                 local t4 = v_at - w3.Offset
                                 local by4 = w3.Interval
                                 local t5 = s_Now - w3.Offset
                                 local by5 = w3.Interval
-                                is11 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                is12 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
-                              if is11 then
+                              if is12 then
                                 local t6 = s_Now - w3.Offset
                                 local by6 = w3.Interval
                                 local n3 = (t6 - t6 % by6) / by6 + 1
@@ -10062,12 +10088,12 @@ end
                                 local t9 = s_Now - shortest.Offset
                                 local by8 = shortest.Interval
                                 local n4 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                                local is12 = more2 < 0
-                                if not is12 then
+                                local is13 = more2 < 0
+                                if not is13 then
                                   local y3 = shortest.Rate
-                                  is12 = (more2 - more2 % y3) / y3 < n4
+                                  is13 = (more2 - more2 % y3) / y3 < n4
                                 end
-                                if is12 or w3.Unit ~= shortest.Unit then
+                                if is13 or w3.Unit ~= shortest.Unit then
                                   refreshes = true
                                   done = true
                                   break
@@ -10078,9 +10104,9 @@ end
                               refreshes = false
                             end
                           end
-                          is11 = not refreshes
+                          is12 = not refreshes
                         end
-                        lined = is11
+                        lined = is12
                       end
                       is4 = lined
                     end
@@ -10999,31 +11025,57 @@ end
                           is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
                         end
                         local exists = is4
-                        local is8 = op_Ticket_Slot > 0 and op_Kind ~= 0
-                        if is8 then
-                          local is7 = x2.bound == 0 and here
-                          if not is7 then
-                            local is6 = v_bound <= 2
-                            if is6 then
-                              local is5 = x2.bound == 0
-                              if not is5 then
+                        local is5 = x2.bound == 1
+                        if is5 then
+                          local drains = 0
+                          do
+                            local part = x2.part
+                            local w2 = l_Windows[l_Shortest]
+                            local i4 = w2.Unit
+                            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                            local x4 = f.Units + f.Later
+                            local y2 = 1 > part and 1 or part
+                            local y3 = cost2 + 1
+                            local min3 = (x4 - x4 % y2) / y2
+                            local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x5 < min3 then min3 = x5 end
+                            local units2 = min3 * cost2
+                            local y4 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                            local y5 = w2.Interval
+                            local x6 = (1125899906842624 - 1125899906842624 % y5) / y5
+                            local min4 = (units2 - units2 % y4) / y4 + 1
+                            local x7 = (x6 - x6 % 2) / 2
+                            if x7 < min4 then min4 = x7 end
+                            drains = min4 * w2.Interval
+                          end
+                          is5 = 3 * drains <= 2 * (f.End - s_Now)
+                        end
+                        local closed = is5
+                        local is9 = op_Ticket_Slot > 0 and op_Kind ~= 0
+                        if is9 then
+                          local is8 = x2.bound == 0 and here
+                          if not is8 then
+                            local is7 = v_bound <= 2
+                            if is7 then
+                              local is6 = x2.bound == 0 or closed
+                              if not is6 then
                                 local t2 = slot - w.Offset
                                 local by2 = w.Interval
                                 local t3 = s_Now - w.Offset
                                 local by3 = w.Interval
-                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                is6 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               end
-                              is6 = is5
+                              is7 = is6
                             end
-                            is7 = is6
+                            is8 = is7
                           end
-                          is8 = is7
+                          is9 = is8
                         end
-                        local keeps = is8
-                        local is10 = op_Urgent
-                        if is10 then
-                          local is9 = f.Urgent < f.Units + f.Later
-                          if not is9 then
+                        local keeps = is9
+                        local is11 = op_Urgent
+                        if is11 then
+                          local is10 = f.Urgent < f.Units + f.Later
+                          if not is10 then
                             local slower = 0
                             do
                               local longest = 0
@@ -11036,23 +11088,23 @@ end
                                 local min3 = (x4 - x4 % y2) / y2
                                 if 16777215 < min3 then min3 = 16777215 end
                                 local brings = min3 * x2.units
-                                local is9 = cost2 > 0
-                                if is9 then
+                                local is10 = cost2 > 0
+                                if is10 then
                                   local t4 = slot - w2.Offset
                                   local by4 = w2.Interval
                                   local t5 = x2.State_Now
                                   local t6 = t5 - w2.Offset
                                   local by5 = w2.Interval
-                                  is9 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                                  is10 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
                                 end
-                                local is10 = is9
-                                if is10 then
+                                local is11 = is10
+                                if is11 then
                                   local y3 = x2.rate
                                   local x5 = w2.Interval
                                   local y4 = x2.Limits_Grain
-                                  is10 = (brings - brings % y3) / y3 < (x5 - x5 % y4) / y4
+                                  is11 = (brings - brings % y3) / y3 < (x5 - x5 % y4) / y4
                                 end
-                                if is10 then
+                                if is11 then
                                   if w2.Interval > longest then longest = w2.Interval end
                                 end
                               end
@@ -11062,13 +11114,13 @@ end
                                 slower = longest
                               end
                             end
-                            is9 = slower == 9007199254740991
+                            is10 = slower == 9007199254740991
                           end
-                          is10 = is9
+                          is11 = is10
                         end
-                        local passes = is10
-                        local is11 = exists and not keeps and not passes and not x2.apart and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
-                        if is11 then
+                        local passes = is11
+                        local is12 = exists and not keeps and not passes and not x2.apart and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
+                        if is12 then
                           local refreshes = false
                           do
                             local shortest = l_Windows[l_Shortest]
@@ -11077,15 +11129,15 @@ end
                             for i4 = 0, l_Windows_n - 1 do
                               local w2 = l_Windows[i4]
                               local more2 = s_Lines[i4].Left - left
-                              local is11 = w2.Interval > shortest.Interval
-                              if is11 then
+                              local is12 = w2.Interval > shortest.Interval
+                              if is12 then
                                 local t4 = v_at - w2.Offset
                                 local by4 = w2.Interval
                                 local t5 = s_Now - w2.Offset
                                 local by5 = w2.Interval
-                                is11 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                is12 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                               end
-                              if is11 then
+                              if is12 then
                                 local t6 = s_Now - w2.Offset
                                 local by6 = w2.Interval
                                 local n2 = (t6 - t6 % by6) / by6 + 1
@@ -11095,12 +11147,12 @@ end
                                 local t9 = s_Now - shortest.Offset
                                 local by8 = shortest.Interval
                                 local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                                local is12 = more2 < 0
-                                if not is12 then
+                                local is13 = more2 < 0
+                                if not is13 then
                                   local y2 = shortest.Rate
-                                  is12 = (more2 - more2 % y2) / y2 < n3
+                                  is13 = (more2 - more2 % y2) / y2 < n3
                                 end
-                                if is12 or w2.Unit ~= shortest.Unit then
+                                if is13 or w2.Unit ~= shortest.Unit then
                                   refreshes = true
                                   done = true
                                   break
@@ -11111,9 +11163,9 @@ end
                               refreshes = false
                             end
                           end
-                          is11 = not refreshes
+                          is12 = not refreshes
                         end
-                        lined = is11
+                        lined = is12
                       end
                       is4 = lined
                     end
@@ -12007,6 +12059,9 @@ end
         end
         local x2 = s_Now + span
         if x2 > s_Closed then s_Closed = x2 end
+        for i2 = 0, s_Calendars_n - 1 do
+          s_Calendars[i2].Front = 0
+        end
         if s_Slot <= s_Closed then
           s_Moved = s_Moved + (s_Closed - from2)
           if s_Slot > s_Now then
