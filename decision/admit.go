@@ -390,8 +390,11 @@ func (l *Limits) newSlot(s *State, op *Op, v *view) {
 	}
 	if v.slot > v.at || at == s.Now {
 		// If LastID is 0, no ticket comes back. Urgent newcomers do not pass denied tickets, which may be urgent, too.
-		v.spare = v.at == s.Now && (s.LastID == 0 || at == s.Now || l.spare(s, op, v) && (!op.Urgent || s.AgainUS <= s.Now*1000))
+		turn := l.unused(s, op, v)
+		spare := (turn < Never || l.spare(s, op, v)) && (!op.Urgent || s.AgainUS <= s.Now*1000)
+		v.spare = v.at == s.Now && (s.LastID == 0 || at == s.Now || spare)
 		if !v.spare {
+			at = min(at, turn)
 			v.spare = at-s.Now < (v.slot-s.Now)/2
 			v.fresh = !v.spare // it has a turn
 			v.at, v.bound, v.refund = min(at, v.slot), BoundBooked, 0
@@ -427,6 +430,26 @@ func (l *Limits) apart(s *State, op *Op, v *view) int64 {
 		at = max(at, w.room(s, line.Left-min(s.promised(w.Unit), min(due, bound/usual)*usual), cost, s.Now))
 	}
 	return at
+}
+
+// unused returns the time of the next turn of a denied ticket, if the slot of a newcomer is at least a thousand intervals ahead, but the
+// booked operations have left all of the capacity lately. Then they probably do not come, and newcomers wait only for each other. Else it
+// returns Never.
+func (l *Limits) unused(s *State, op *Op, v *view) int64 {
+	if shortest := &l.Windows[l.Shortest]; v.slot-s.Now < max(10*minute, 1000*shortest.Interval) || v.at > shortest.Next(s.Now) {
+		return Never // or a longer window is used up, and no operation could come
+	}
+	for i := range l.Windows {
+		w, line, all := &l.Windows[i], &s.Lines[i], int64(1)
+		if int64(i) == l.Shortest {
+			all = min(w.Rate, w.Size)
+		}
+		if op.Cost[w.Unit] > 0 && line.Spare < fades*all {
+			return Never
+		}
+		v.again = max(v.again, line.spanUS(w, op.Cost[w.Unit]))
+	}
+	return max(v.at, s.turn(0)/1000)
 }
 
 // spare reports whether a newcomer of this cost takes nothing from the booked operations: each window has room beside

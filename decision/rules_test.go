@@ -698,6 +698,40 @@ func TestTicketsDueInAPause(t *testing.T) {
 	}
 }
 
+// Behind hours of bookings that nobody uses newcomers come more at once than an interval brings, but fewer than two do.
+func TestNewcomersBehindAbandoned(t *testing.T) {
+	for name, windows := range map[string][]decision.Window{
+		"a second":                 {perSecond(2, 2)},
+		"a second and ten minutes": {perSecond(2, 2), {Size: 900, Rate: 900, Interval: 600_000}},
+	} {
+		e, longest := newEntity(t, windows...), int64(0)
+		for range 10_000 {
+			e.admit(0, 1, newcomer)
+		}
+		due, came := map[int64][]decision.Ticket{}, map[int64]int64{} // by the number of the ticket
+		for now := int64(5000); now < 300_000; now++ {
+			if now%4000 == 500 && now < 200_000 {
+				due[now] = append(due[now], newcomer, newcomer, newcomer)
+			}
+			for _, ticket := range due[now] {
+				since := now
+				if ticket.Number > 0 {
+					since = came[ticket.Number]
+				}
+				a := e.admit(now, 1, ticket)
+				if a.Delay > 0 {
+					due[now+a.Delay] = append(due[now+a.Delay], a.Ticket)
+					came[a.Ticket.Number] = since
+				}
+				longest = max(longest, now+a.Delay-since)
+			}
+		}
+		if longest > 4000 {
+			t.Errorf("%s: a newcomer waits %d ms, want 4000 at most", name, longest)
+		}
+	}
+}
+
 // Tickets that were cancelled are hardly booked, if the entity was paused again and again: with many tokens the tickets
 // come late or book a second time before, with few tokens some have their slots in the next interval.
 func TestCancelledWhilePaused(t *testing.T) {

@@ -4477,7 +4477,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
   local first2 = n2 <= c2.Front and not x.apart
   local is4 = first2
   if is4 then
-    local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.longer
+    local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.bound == 0 and x.longer
     if is3 then
       local open2 = 0
       do
@@ -8718,157 +8718,230 @@ end
                     at2 = apart2
                   end
                   if v_slot > v_at or at2 == s_Now then
-                    local is5 = v_at == s_Now
-                    if is5 then
-                      local is4 = s_LastID == 0 or at2 == s_Now
-                      if not is4 then
-                        local spare = false
+                    local unused = 0
+                    do
+                      repeat
                         do
-                          local min2 = s_AgainUS - s_Now * 1000
-                          if 1125899906842624 < min2 then min2 = 1125899906842624 end
-                          local turns = 0 > min2 and 0 or min2
-                          local denials = 0
-                          do
-                            local pace = 0
-                            do
-                              local max2 = (l_Guess - l_Guess % 8) / 8
-                              if 200 > max2 then max2 = 200 end
-                              local guess = l_Guess < max2 and l_Guess or max2
-                              local x2 = (s_Held + guess) * 1000
-                              local y = (s_Ended + 1) * l_Tokens
-                              local max3 = 1
-                              local x3 = (x2 - x2 % y) / y
-                              if x3 > max3 then max3 = x3 end
-                              pace = max3
-                            end
-                            local pace2 = pace
-                            local space = 0
-                            do
-                              local done
-                              for i2 = 0, l_Windows_n - 1 do
-                                local w2 = l_Windows[i2]
-                                local line2 = s_Lines[i2]
-                                local max2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                                if line2.Promised > max2 then max2 = line2.Promised end
-                                if line2.Left > max2 then max2 = line2.Left end
-                                local weight2 = 0
-                                do
-                                  local x2 = line2.Estimated
-                                  local y = 1 > s_Ended and 1 or s_Ended
-                                  local cost2 = (x2 - x2 % y) / y
-                                  local fraction = 4033
-                                  local max3 = 64
-                                  local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x3 > max3 then max3 = x3 end
-                                  local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                                  weight2 = (x4 - x4 % 4096) / 4096
-                                end
-                                local y = 1 > weight2 and 1 or weight2
-                                local max3 = 1
-                                local x2 = (max2 - max2 % y) / y
-                                if x2 > max3 then max3 = x2 end
-                                local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
-                                if pace2 <= (x3 - x3 % max3) / max3 then
-                                  space = 2 * pace2
-                                  done = true
-                                  break
-                                end
-                              end
-                              if not done then
-                                space = 0
-                              end
-                            end
-                            local min3 = l_Tokens > 5 and l_Tokens or 5
-                            if 10 < min3 then min3 = 10 end
-                            local x2 = pace2 * min3
-                            local max2 = v_again
-                            if space > max2 then max2 = space end
-                            local x3 = (x2 - x2 % 20) / 20
-                            if x3 > max2 then max2 = x3 end
-                            denials = max2
+                          local shortest = l_Windows[l_Shortest]
+                          local max2 = 600000
+                          local x2 = 1000 * shortest.Interval
+                          if x2 > max2 then max2 = x2 end
+                          local is4 = v_slot - s_Now < max2
+                          if not is4 then
+                            local t4 = s_Now - shortest.Offset
+                            local by4 = shortest.Interval
+                            local n2 = (t4 - t4 % by4) / by4 + 1
+                            is4 = v_at > n2 * shortest.Interval + shortest.Offset
                           end
-                          local y = 1 > denials and 1 or denials
-                          local min3 = (turns - turns % y) / y
-                          local x2 = s_Next - (s_Head - s_Head % 16) / 16
-                          if x2 < min3 then min3 = x2 end
-                          local tickets = min3
-                          local done
-                          for i2 = 0, l_Windows_n - 1 do
-                            local w2 = l_Windows[i2]
-                            local line2 = s_Lines[i2]
-                            local i3 = w2.Unit
-                            local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                            local weight2 = 0
-                            do
-                              local fraction = 4033
-                              local max2 = 64
-                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x3 > max2 then max2 = x3 end
-                              local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                              weight2 = (x4 - x4 % 4096) / 4096
-                            end
-                            local each2 = weight2
-                            local spanUS = 0
-                            do
-                              local x3 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
-                              local y2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                              local each3 = (x3 - x3 % y2) / y2
-                              local y3 = each3 + 1
-                              local min4 = each2
-                              local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
-                              if x4 < min4 then min4 = x4 end
-                              spanUS = min4 * each3
-                            end
-                            local y2 = 1 > spanUS and 1 or spanUS
-                            local short = tickets - (turns - turns % y2) / y2
-                            local is5 = cost2 == 0
-                            if not is5 then
-                              local t4 = s_Slot - w2.Offset
-                              local by4 = w2.Interval
-                              local t5 = s_Now - w2.Offset
-                              local by5 = w2.Interval
-                              local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                              if is4 then
-                                local weight3 = 0
-                                do
-                                  local fraction = 4033
-                                  local max2 = 64
-                                  local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x3 > max2 then max2 = x3 end
-                                  local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                                  weight3 = (x4 - x4 % 4096) / 4096
-                                end
-                                is4 = line2.Promised >= weight3
-                              end
-                              is5 = is4
-                            end
-                            local is7 = not is5
-                            if is7 then
-                              local is6 = not (line2.Spare > 4 * (line2.Taken + cost2 - 1))
-                              if not is6 then
-                                local min4 = short
-                                local x3 = (1125899906842624 - 1125899906842624 % each2) / each2
-                                if x3 < min4 then min4 = x3 end
-                                is6 = line2.Left - cost2 < min4 * each2
-                              end
-                              is7 = is6
-                            end
-                            if is7 then
-                              spare = false
-                              done = true
-                              break
-                            end
-                          end
-                          if not done then
-                            spare = true
+                          if is4 then
+                            unused = 9007199254740991
+                            break
                           end
                         end
-                        is4 = spare and (not op_Urgent or s_AgainUS <= s_Now * 1000)
-                      end
-                      is5 = is4
+                        local done
+                        for i2 = 0, l_Windows_n - 1 do
+                          local w2 = l_Windows[i2]
+                          local line2 = s_Lines[i2]
+                          local all2 = 1
+                          if i2 == l_Shortest then
+                            all2 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                          end
+                          local i3 = w2.Unit
+                          if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0 and line2.Spare < 4 * all2 then
+                            unused = 9007199254740991
+                            done = true
+                            break
+                          end
+                          local spanUS = 0
+                          do
+                            local i4 = w2.Unit
+                            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                            local spanUS2 = 0
+                            do
+                              local x2 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                              local y = w2.Rate < w2.Size and w2.Rate or w2.Size
+                              local each2 = (x2 - x2 % y) / y
+                              local y2 = each2 + 1
+                              local min2 = cost2
+                              local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+                              if x3 < min2 then min2 = x3 end
+                              spanUS2 = min2 * each2
+                            end
+                            local span = spanUS2
+                            local max2 = 64
+                            local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x2 > max2 then max2 = x2 end
+                            local max3 = 64
+                            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x3 > max3 then max3 = x3 end
+                            local x4 = span % 4096 * max3
+                            spanUS = (span - span % 4096) / 4096 * max2 + (x4 - x4 % 4096) / 4096
+                          end
+                          if spanUS > v_again then v_again = spanUS end
+                        end
+                        if not done then
+                          local max2 = s_Now + 0
+                          if s_Closed > max2 then max2 = s_Closed end
+                          local max3 = s_AgainUS
+                          local x2 = max2 * 1000
+                          if x2 > max3 then max3 = x2 end
+                          local max4 = v_at
+                          local x3 = (max3 - max3 % 1000) / 1000
+                          if x3 > max4 then max4 = x3 end
+                          unused = max4
+                        end
+                      until true
                     end
-                    v_spare = is5
+                    local turn = unused
+                    local is4 = turn < 9007199254740991
+                    if not is4 then
+                      local spare = false
+                      do
+                        local min2 = s_AgainUS - s_Now * 1000
+                        if 1125899906842624 < min2 then min2 = 1125899906842624 end
+                        local turns = 0 > min2 and 0 or min2
+                        local denials = 0
+                        do
+                          local pace = 0
+                          do
+                            local max2 = (l_Guess - l_Guess % 8) / 8
+                            if 200 > max2 then max2 = 200 end
+                            local guess = l_Guess < max2 and l_Guess or max2
+                            local x2 = (s_Held + guess) * 1000
+                            local y = (s_Ended + 1) * l_Tokens
+                            local max3 = 1
+                            local x3 = (x2 - x2 % y) / y
+                            if x3 > max3 then max3 = x3 end
+                            pace = max3
+                          end
+                          local pace2 = pace
+                          local space = 0
+                          do
+                            local done
+                            for i2 = 0, l_Windows_n - 1 do
+                              local w2 = l_Windows[i2]
+                              local line2 = s_Lines[i2]
+                              local max2 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                              if line2.Promised > max2 then max2 = line2.Promised end
+                              if line2.Left > max2 then max2 = line2.Left end
+                              local weight2 = 0
+                              do
+                                local x2 = line2.Estimated
+                                local y = 1 > s_Ended and 1 or s_Ended
+                                local cost2 = (x2 - x2 % y) / y
+                                local fraction = 4033
+                                local max3 = 64
+                                local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x3 > max3 then max3 = x3 end
+                                local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                weight2 = (x4 - x4 % 4096) / 4096
+                              end
+                              local y = 1 > weight2 and 1 or weight2
+                              local max3 = 1
+                              local x2 = (max2 - max2 % y) / y
+                              if x2 > max3 then max3 = x2 end
+                              local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
+                              if pace2 <= (x3 - x3 % max3) / max3 then
+                                space = 2 * pace2
+                                done = true
+                                break
+                              end
+                            end
+                            if not done then
+                              space = 0
+                            end
+                          end
+                          local min3 = l_Tokens > 5 and l_Tokens or 5
+                          if 10 < min3 then min3 = 10 end
+                          local x2 = pace2 * min3
+                          local max2 = v_again
+                          if space > max2 then max2 = space end
+                          local x3 = (x2 - x2 % 20) / 20
+                          if x3 > max2 then max2 = x3 end
+                          denials = max2
+                        end
+                        local y = 1 > denials and 1 or denials
+                        local min3 = (turns - turns % y) / y
+                        local x2 = s_Next - (s_Head - s_Head % 16) / 16
+                        if x2 < min3 then min3 = x2 end
+                        local tickets = min3
+                        local done
+                        for i2 = 0, l_Windows_n - 1 do
+                          local w2 = l_Windows[i2]
+                          local line2 = s_Lines[i2]
+                          local i3 = w2.Unit
+                          local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local weight2 = 0
+                          do
+                            local fraction = 4033
+                            local max2 = 64
+                            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x3 > max2 then max2 = x3 end
+                            local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                            weight2 = (x4 - x4 % 4096) / 4096
+                          end
+                          local each2 = weight2
+                          local spanUS = 0
+                          do
+                            local x3 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                            local y2 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                            local each3 = (x3 - x3 % y2) / y2
+                            local y3 = each3 + 1
+                            local min4 = each2
+                            local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x4 < min4 then min4 = x4 end
+                            spanUS = min4 * each3
+                          end
+                          local y2 = 1 > spanUS and 1 or spanUS
+                          local short = tickets - (turns - turns % y2) / y2
+                          local is5 = cost2 == 0
+                          if not is5 then
+                            local t4 = s_Slot - w2.Offset
+                            local by4 = w2.Interval
+                            local t5 = s_Now - w2.Offset
+                            local by5 = w2.Interval
+                            local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                            if is4 then
+                              local weight3 = 0
+                              do
+                                local fraction = 4033
+                                local max2 = 64
+                                local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x3 > max2 then max2 = x3 end
+                                local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                                weight3 = (x4 - x4 % 4096) / 4096
+                              end
+                              is4 = line2.Promised >= weight3
+                            end
+                            is5 = is4
+                          end
+                          local is7 = not is5
+                          if is7 then
+                            local is6 = not (line2.Spare > 4 * (line2.Taken + cost2 - 1))
+                            if not is6 then
+                              local min4 = short
+                              local x3 = (1125899906842624 - 1125899906842624 % each2) / each2
+                              if x3 < min4 then min4 = x3 end
+                              is6 = line2.Left - cost2 < min4 * each2
+                            end
+                            is7 = is6
+                          end
+                          if is7 then
+                            spare = false
+                            done = true
+                            break
+                          end
+                        end
+                        if not done then
+                          spare = true
+                        end
+                      end
+                      is4 = spare
+                    end
+                    local spare2 = is4 and (not op_Urgent or s_AgainUS <= s_Now * 1000)
+                    v_spare = v_at == s_Now and (s_LastID == 0 or at2 == s_Now or spare2)
                     if not v_spare then
+                      if turn < at2 then at2 = turn end
                       local x2 = v_slot - s_Now
                       v_spare = at2 - s_Now < (x2 - x2 % 2) / 2
                       v_fresh = not v_spare
