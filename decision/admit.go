@@ -291,7 +291,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 		late := !op.Urgent && (now-t.Slot > l.grace() || t.Again > 0 || s.passed())
 		if late && !l.refreshes(s, now, v.at) && l.refreshes(s, v.at, s.Slot) {
 			late = false
-			if t.Again > 0 {
+			if t.Again == denied {
 				v.at = max(v.at, l.halfway(s)+max(0, s.AgainUS/1000-now))
 			}
 		}
@@ -432,11 +432,11 @@ func (l *Limits) apart(s *State, op *Op, v *view) int64 {
 	return at
 }
 
-// unused returns the time of the next turn of a denied ticket, if the slot of a newcomer is at least a thousand intervals ahead, but the
+// unused returns the time of the next turn of a denied ticket, if the slot of a newcomer is at least 300 intervals ahead, but the
 // booked operations have left all of the capacity lately. Then they probably do not come, and newcomers wait only for each other. Else it
 // returns Never.
 func (l *Limits) unused(s *State, op *Op, v *view) int64 {
-	if shortest := &l.Windows[l.Shortest]; v.slot-s.Now < max(10*minute, 1000*shortest.Interval) || v.at > shortest.Next(s.Now) {
+	if shortest := &l.Windows[l.Shortest]; v.slot-s.Now < max(10*minute, 300*shortest.Interval) || v.at > shortest.Next(s.Now) {
 		return Never // or a longer window is used up, and no operation could come
 	}
 	for i := range l.Windows {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // Callers of GetDelay, and messages whose tickets are lost, come back as newcomers. In a shared limit with tokens they get the capacity
@@ -92,5 +93,47 @@ func TestSharedBookingsNobodyUses(t *testing.T) {
 		took, mean := milliseconds(last-Begin.UnixMilli()), float64(asked)/messages
 		tell(t, ran < messages || took > c.most || mean > 3,
 			"%s: %d of %d in %v, %.2f postponements; want at most %v and 3", c.name, ran, messages, took, mean, c.most)
+	}
+}
+
+// Behind hours of bookings that nobody uses bursts of newcomers wait for each other, not for the bookings.
+func TestBurstsBehindAbandoned(t *testing.T) {
+	long := []drip.Window{{Size: 3000, RefreshInterval: 10 * time.Minute}}
+	for _, c := range []struct {
+		size    int // of which 10 come back a second
+		windows []drip.Window
+		burst   int // each 20 seconds, twenty times
+		most    time.Duration
+	}{
+		{10, nil, 30, 3 * time.Second}, {10, nil, 100, 10 * time.Second}, {40, nil, 100, 8 * time.Second}, {10, long, 30, 3 * time.Second},
+	} {
+		start := time.UnixMilli(1_800_000_000_000)
+		now, worst := start, time.Duration(0)
+		b := buckettest.New(t, drip.Options{Size: c.size, RefreshRate: 10, Windows: c.windows, Clock: func() time.Time { return now }, Start: start.Add(-time.Hour)})
+		for range 100_000 {
+			_, err := b.Admit(t.Context(), "shop", drip.Request{})
+			ok(t, err)
+		}
+		var due events
+		var ask func(since time.Time, ticket drip.Ticket)
+		ask = func(since time.Time, ticket drip.Ticket) {
+			a, err := b.Admit(t.Context(), "shop", drip.Request{Ticket: ticket})
+			ok(t, err)
+			if a.Delay > 0 {
+				due.add(now.Add(a.Delay).UnixMilli(), func() { ask(since, a.Ticket) })
+				return
+			}
+			ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
+			worst = max(worst, now.Sub(since))
+		}
+		for n := range 20 * c.burst {
+			at := start.Add(time.Minute + time.Duration(n/c.burst)*20*time.Second)
+			due.add(at.UnixMilli(), func() { ask(at, drip.Ticket{}) })
+		}
+		for e, any := due.next(); any; e, any = due.next() {
+			now = time.UnixMilli(e.at)
+			e.do()
+		}
+		tell(t, worst > c.most, "%d, %v, %d at once: a newcomer waits up to %v, want %v", c.size, c.windows, c.burst, worst, c.most)
 	}
 }

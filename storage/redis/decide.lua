@@ -8314,7 +8314,7 @@ end
                 end
                 if is7 then
                   late = false
-                  if op_Ticket_Again > 0 then
+                  if op_Ticket_Again == 1 then
                     local halfway = 0
                     do
                       local w2 = l_Windows[l_Shortest]
@@ -8724,7 +8724,7 @@ end
                         do
                           local shortest = l_Windows[l_Shortest]
                           local max2 = 600000
-                          local x2 = 1000 * shortest.Interval
+                          local x2 = 300 * shortest.Interval
                           if x2 > max2 then max2 = x2 end
                           local is4 = v_slot - s_Now < max2
                           if not is4 then
