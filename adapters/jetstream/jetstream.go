@@ -36,8 +36,11 @@ type Limit struct {
 	log *slog.Logger
 }
 
-// New checks the options and makes a Limit. Its error names the field that is wrong.
+// New checks the options and makes a Limit. Its error names the field that is wrong, or says that js is nil.
 func New(js jetstream.JetStream, o Options) (*Limit, error) {
+	if js == nil {
+		return nil, errors.New("dripjetstream: the JetStream is nil")
+	}
 	o.Attempts = cmp.Or(o.Attempts, 5)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.ID == nil {

@@ -572,3 +572,10 @@ func TestDelayOfDays(t *testing.T) {
 		t.Errorf("the message waits for %v, its note says %v, and the server keeps that for %v", m.delay, due, noteAge)
 	}
 }
+
+func TestNoJetStream(t *testing.T) {
+	o := Options{Limiter: &buckettest.Plain{}, Entity: func(jetstream.Msg) (string, error) { return "shop", nil }}
+	if _, err := New(nil, o); err == nil || !strings.Contains(err.Error(), "JetStream is nil") {
+		t.Errorf("New = %v without a JetStream", err)
+	}
+}

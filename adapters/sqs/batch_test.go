@@ -407,3 +407,10 @@ func TestSlowSends(t *testing.T) {
 		}
 	})
 }
+
+func TestNoClient(t *testing.T) {
+	o := Options{Limiter: &buckettest.Plain{}, Entity: func(*types.Message) (string, error) { return "shop", nil }}
+	if _, err := New(nil, o); err == nil || !strings.Contains(err.Error(), "client is nil") {
+		t.Errorf("New = %v without a client", err)
+	}
+}

@@ -53,8 +53,11 @@ type Limit struct {
 	log    *slog.Logger
 }
 
-// New checks the options and makes a Limit. Its error names the field that is wrong.
+// New checks the options and makes a Limit. Its error names the field that is wrong, or says that the client is nil.
 func New(client *sqs.Client, o Options) (*Limit, error) {
+	if client == nil {
+		return nil, errors.New("dripsqs: the client is nil")
+	}
 	o.Attempts = cmp.Or(o.Attempts, 5)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.ID == nil {
