@@ -135,7 +135,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *
 		rounds++
 		for i := range shared {
 			x := &shared[i]
-			at := x.place(l, &s.Flows[x.flow], op, slot)
+			at := x.place(&s.Flows[x.flow], op, slot, a.Limit > 0 && a.Limit != int64(i)+1)
 			held := at > slot && (a.Limit == 0 || x.holds(slot)) // beyond the calendar the limits before are the cause
 			if held || a.Bound == BoundNone && !x.fits() {
 				a.Limit, a.Bound = int64(i)+1, x.bound

@@ -281,8 +281,8 @@ func (x *Shared) surplus(op *Op, booked, t int64) bool {
 }
 
 // place returns the first slot from t on. An operation that only a token delays has its turn for a token. An operation that keeps
-// its place runs soon. Any other one books.
-func (x *Shared) place(own *Limits, f *Flow, op *Op, t int64) int64 {
+// its place runs soon. Any other one books, unless another shared limit delays it until a time behind the calendar.
+func (x *Shared) place(f *Flow, op *Op, t int64, another bool) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	x.again = false
 	if x.token { // denied operations ask one after the other for a while; the others book again
@@ -303,7 +303,7 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, t int64) int64 {
 	if t == x.given {
 		return t
 	}
-	other := !x.holds(t) // something else holds it until a time behind the calendar
+	another = another && !x.holds(t)
 	t = max(t, s.Closed)
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
@@ -314,10 +314,10 @@ func (x *Shared) place(own *Limits, f *Flow, op *Op, t int64) int64 {
 	if at := x.keeps(op, t); at > 0 {
 		return at
 	}
-	if other { // operations come at the rate of the limit, unless it is far from short, or the last slot is too late to be of the same ones
+	if another { // operations come at the rate of the limit, unless it is far from short, or the last slot is too late to be of the same ones
 		next, all := s.Slot+min(c.Grain, bound/max(1, x.units))*x.units/x.rate, x.backlogs()
 		if s.Slot >= t && s.Slot < t+(all/1024+1)*c.Grain && !x.surplus(op, 4*all*x.rate/1024, t) {
-			return t + (next-t)%x.slower(own, op, t)
+			return next
 		}
 		return t
 	}

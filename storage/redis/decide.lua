@@ -5243,7 +5243,7 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
     x.fair = 9007199254740991
   end
 end
-function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t)
+function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t, another)
   local place2 = 0
   repeat
     local c2 = x.State_Calendars[0]
@@ -5311,23 +5311,27 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
     if t == x.given then
       place2 = t
     else
-      local c3 = x.State_Calendars[0]
-      local max2 = 0
-      local x2 = t - x.Limits_Zero
-      if x2 > max2 then max2 = x2 end
-      local y = x.Limits_Grain
-      local n2 = (max2 - max2 % y) / y
-      local other2 = not (n2 >= c3.Head and n2 < c3.Head + 1024)
+      local is2 = another
+      if is2 then
+        local c3 = x.State_Calendars[0]
+        local max2 = 0
+        local x2 = t - x.Limits_Zero
+        if x2 > max2 then max2 = x2 end
+        local y = x.Limits_Grain
+        local n2 = (max2 - max2 % y) / y
+        is2 = not (n2 >= c3.Head and n2 < c3.Head + 1024)
+      end
+      another = is2
       if x.State_Closed > t then t = x.State_Closed end
       for i2 = 0, x.Limits_Windows_n - 1 do
         local w = x.Limits_Windows[i2]
         local line2 = x.State_Lines[i2]
-        local is2 = w.Interval > c2.Grain
-        if not is2 then
+        local is3 = w.Interval > c2.Grain
+        if not is3 then
           local i3 = w.Unit
-          is2 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > w.Size
+          is3 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > w.Size
         end
-        if is2 or line2.Left < 0 then
+        if is3 or line2.Left < 0 then
           local room2 = 0
           do
             local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
@@ -5372,15 +5376,15 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
         do
           repeat
             local c4 = x.State_Calendars[0]
-            local is2 = x.bound == 0
-            if is2 then
+            local is3 = x.bound == 0
+            if is3 then
               local max3 = 0
               local x3 = t - x.Limits_Zero
               if x3 > max3 then max3 = x3 end
               local y2 = x.Limits_Grain
-              is2 = (max3 - max3 % y2) / y2 <= c4.Head or op_Ticket_Slot > 0 and op_Kind ~= 0 and t < x.State_Now + 4000
+              is3 = (max3 - max3 % y2) / y2 <= c4.Head or op_Ticket_Slot > 0 and op_Kind ~= 0 and t < x.State_Now + 4000
             end
-            if is2 then
+            if is3 then
               keeps = t
             elseif op_Ticket_Slot > x.State_Now then
               keeps = t > op_Ticket_Slot and t or op_Ticket_Slot
@@ -5592,7 +5596,7 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           break
         end
       end
-      if other2 then
+      if another then
         local y2 = 1 > x.units and 1 or x.units
         local min2 = c2.Grain
         local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
@@ -5611,53 +5615,15 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           backlogs = backlog < 1048576 and backlog or 1048576
         end
         local all2 = backlogs
-        local is2 = x.State_Slot >= t and x.State_Slot < t + ((all2 - all2 % 1024) / 1024 + 1) * c2.Grain
-        if is2 then
+        local is3 = x.State_Slot >= t and x.State_Slot < t + ((all2 - all2 % 1024) / 1024 + 1) * c2.Grain
+        if is3 then
           local surplus = false
           local x5 = 4 * all2 * x.rate
           surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, (x5 - x5 % 1024) / 1024, t)
-          is2 = not surplus
+          is3 = not surplus
         end
-        if is2 then
-          local slower = 0
-          do
-            local longest = 0
-            for i2 = 0, own_Windows_n - 1 do
-              local w = own_Windows[i2]
-              local i3 = w.Unit
-              local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-              local x6 = w.Rate < w.Size and w.Rate or w.Size
-              local y4 = 1 > cost2 and 1 or cost2
-              local min3 = (x6 - x6 % y4) / y4
-              if 16777215 < min3 then min3 = 16777215 end
-              local brings = min3 * x.units
-              local is3 = cost2 > 0
-              if is3 then
-                local t2 = t - w.Offset
-                local by2 = w.Interval
-                local t3 = x.State_Now
-                local t4 = t3 - w.Offset
-                local by3 = w.Interval
-                is3 = (t2 - t2 % by2) / by2 > (t4 - t4 % by3) / by3
-              end
-              local is4 = is3
-              if is4 then
-                local y5 = x.rate
-                local x7 = w.Interval
-                local y6 = x.Limits_Grain
-                is4 = (brings - brings % y5) / y5 < (x7 - x7 % y6) / y6
-              end
-              if is4 then
-                if w.Interval > longest then longest = w.Interval end
-              end
-            end
-            if longest == 0 then
-              slower = 9007199254740991
-            else
-              slower = longest
-            end
-          end
-          place2 = t + (next - t) % slower
+        if is3 then
+          place2 = next
         else
           place2 = t
         end
@@ -5676,14 +5642,14 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
           if x4 > max4 then max4 = x4 end
           local y3 = x.Limits_Grain
           local n4 = (max4 - max4 % y3) / y3
-          local is2 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.bound == 0 or x.bound >= 4 and n3 > c4.Head)
-          if is2 then
+          local is3 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.bound == 0 or x.bound >= 4 and n3 > c4.Head)
+          if is3 then
             local surplus = false
             surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t)
-            is2 = surplus
+            is3 = surplus
           end
-          local is3 = is2
-          if is3 then
+          local is4 = is3
+          if is4 then
             local open2 = 0
             do
               local c6 = x.State_Calendars[0]
@@ -5693,12 +5659,12 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
                 do
                   local w = x.Limits_Windows[i2]
                   local line2 = x.State_Lines[i2]
-                  local is3 = w.Interval > c6.Grain
-                  if is3 then
+                  local is4 = w.Interval > c6.Grain
+                  if is4 then
                     local i3 = w.Unit
-                    is3 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
+                    is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
                   end
-                  if is3 then
+                  if is4 then
                     local from2 = c6.Head
                     local t3 = t2 - w.Offset
                     local by2 = w.Interval
@@ -5785,20 +5751,20 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               end
               open2 = open3
             end
-            is3 = open2 == n3
+            is4 = open2 == n3
           end
-          local surplus2 = is3
-          local is4 = not surplus2
-          if is4 then
+          local surplus2 = is4
+          local is5 = not surplus2
+          if is5 then
             local c6 = x.State_Calendars[0]
             local max5 = 0
             local x5 = t - x.Limits_Zero
             if x5 > max5 then max5 = x5 end
             local y4 = x.Limits_Grain
             local n5 = (max5 - max5 % y4) / y4
-            is4 = n5 >= c6.Head and n5 < c6.Head + 1024
+            is5 = n5 >= c6.Head and n5 < c6.Head + 1024
           end
-          if is4 then
+          if is5 then
             local seek = 0
             seek = Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, t)
             n3 = seek
@@ -5833,14 +5799,14 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               for i2 = 0, x.Limits_Windows_n - 1 do
                 do
                   local w = x.Limits_Windows[i2]
-                  local is5 = w.Interval < c7.Grain
-                  if is5 then
+                  local is6 = w.Interval < c7.Grain
+                  if is6 then
                     local i3 = w.Unit
                     local x10 = x.Limits_PerGrain
                     local y6 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    is5 = (x10 - x10 % y6) / y6 > w.Rate
+                    is6 = (x10 - x10 % y6) / y6 > w.Rate
                   end
-                  if is5 then
+                  if is6 then
                     local expects = 0
                     do
                       local booked2 = booked % x.rate
@@ -5933,14 +5899,14 @@ function Shared_place(x, own_Windows, own_Windows_n, f, op_Kind, op_Cost_0, op_C
               for i2 = 0, x.Limits_Windows_n - 1 do
                 do
                   local w = x.Limits_Windows[i2]
-                  local is5 = w.Interval < c7.Grain
-                  if is5 then
+                  local is6 = w.Interval < c7.Grain
+                  if is6 then
                     local i3 = w.Unit
                     local x10 = x.Limits_PerGrain
                     local y6 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    is5 = (x10 - x10 % y6) / y6 > w.Rate
+                    is6 = (x10 - x10 % y6) / y6 > w.Rate
                   end
-                  if is5 then
+                  if is6 then
                     local expects = 0
                     do
                       local booked2 = booked % x.rate
@@ -9996,7 +9962,7 @@ end
                     local x2 = shared[i2]
                     local place2 = 0
                     local f = s_Flows[x2.flow]
-                    place2 = Shared_place(x2, l_Windows, l_Windows_n, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot)
+                    place2 = Shared_place(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot, a_Limit > 0 and a_Limit ~= i2 + 1)
                     local at2 = place2
                     local is3 = at2 > slot
                     if is3 then
