@@ -233,7 +233,7 @@ func (l *Limits) lined(s *State, x *Shared, f *Flow, op *Op, v *view, slot int64
 	exists := (a.Limit > 0 || f.End > s.Now) && op.Cost[w.Unit] > 0
 	closed := x.bound == BoundClosed && 3*l.drains(f, op, x.part) <= 2*(f.End-s.Now)
 	keeps := op.back() && (x.fits() && here || v.bound <= BoundTokens && (x.fits() || closed || w.interval(slot) == w.interval(s.Now)))
-	passes := op.Urgent && (f.Urgent < f.Units+f.Later || x.slower(l, op, slot) == Never)
+	passes := op.Urgent && (f.Urgent < f.Units+f.Later || !x.slower(l, op, slot))
 	return exists && !keeps && !passes && !x.apart && !(v.soon && here) && !x.token && slot != op.Ticket.Slot && !l.refreshes(s, s.Now, v.at)
 }
 

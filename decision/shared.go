@@ -324,22 +324,17 @@ func (x *Shared) place(f *Flow, op *Op, t int64, another bool) int64 {
 	return x.first(f, op, t)
 }
 
-// slower returns the longest interval of the entity's windows that is refreshed until t and brings less than this limit in its time. An
-// operation that it holds until then has a slot in it: the limit has room for all of the interval. Without one it returns Never.
-func (x *Shared) slower(own *Limits, op *Op, t int64) int64 {
-	longest := int64(0)
+// slower reports whether a window of the entity is refreshed until t and brings less than this limit in its time.
+func (x *Shared) slower(own *Limits, op *Op, t int64) bool {
 	for i := range own.Windows {
 		w := &own.Windows[i]
 		cost := op.Cost[w.Unit]
 		brings := min(min(w.Rate, w.Size)/max(1, cost), mostBooked) * x.units
 		if cost > 0 && w.interval(t) > w.interval(x.State.Now) && brings/x.rate < w.Interval/x.Limits.Grain {
-			longest = max(longest, w.Interval)
+			return true
 		}
 	}
-	if longest == 0 {
-		return Never
-	}
-	return longest
+	return false
 }
 
 // keeps returns the slot of an operation that keeps its place or has one in this grain, or 0.

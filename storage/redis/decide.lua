@@ -10056,9 +10056,9 @@ end
                         if is11 then
                           local is10 = f2.Urgent < f2.Units + f2.Later
                           if not is10 then
-                            local slower = 0
+                            local slower = false
                             do
-                              local longest = 0
+                              local done
                               for i4 = 0, l_Windows_n - 1 do
                                 local w3 = l_Windows[i4]
                                 local i5 = w3.Unit
@@ -10085,16 +10085,16 @@ end
                                   is11 = (brings - brings % y4) / y4 < (x6 - x6 % y5) / y5
                                 end
                                 if is11 then
-                                  if w3.Interval > longest then longest = w3.Interval end
+                                  slower = true
+                                  done = true
+                                  break
                                 end
                               end
-                              if longest == 0 then
-                                slower = 9007199254740991
-                              else
-                                slower = longest
+                              if not done then
+                                slower = false
                               end
                             end
-                            is10 = slower == 9007199254740991
+                            is10 = not slower
                           end
                           is11 = is10
                         end
@@ -11115,9 +11115,9 @@ end
                         if is11 then
                           local is10 = f.Urgent < f.Units + f.Later
                           if not is10 then
-                            local slower = 0
+                            local slower = false
                             do
-                              local longest = 0
+                              local done
                               for i4 = 0, l_Windows_n - 1 do
                                 local w2 = l_Windows[i4]
                                 local i5 = w2.Unit
@@ -11144,16 +11144,16 @@ end
                                   is11 = (brings - brings % y3) / y3 < (x5 - x5 % y4) / y4
                                 end
                                 if is11 then
-                                  if w2.Interval > longest then longest = w2.Interval end
+                                  slower = true
+                                  done = true
+                                  break
                                 end
                               end
-                              if longest == 0 then
-                                slower = 9007199254740991
-                              else
-                                slower = longest
+                              if not done then
+                                slower = false
                               end
                             end
-                            is10 = slower == 9007199254740991
+                            is10 = not slower
                           end
                           is11 = is10
                         end
