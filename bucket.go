@@ -107,7 +107,7 @@ type Options struct {
 	Shared map[string]Limit
 
 	// Weight returns an entity's part of a scarce shared limit, from 1 to a million. Less counts as 1, more as a million.
-	// Prefer small weights: if the entities that wait weigh more than 16 million together, messages are postponed more
+	// Prefer small weights: if the entities that wait weigh more than a million together, messages are postponed more
 	// often. The Bucket calls Weight for each decision, so it should answer from memory. Defaults to nil: all weigh the
 	// same.
 	Weight func(entityID string) int
