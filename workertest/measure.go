@@ -52,7 +52,7 @@ func Benchmark(b *testing.B, a Adapter, url string) {
 	for _, name := range []string{"Free", "Bare"} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				q := published(b, a, url, fmt.Sprintf("drip%d", time.Now().UnixNano()))
+				q := published(b, a, url, queueName())
 				ctx, cancel := context.WithCancel(b.Context())
 				var ran, began atomic.Int64 // with the first message: a consumer may take its time to begin
 				all := make(chan struct{})
@@ -160,7 +160,7 @@ func teller(_ job, b *drip.Bucket) (worker.Limiter, func(context.Context, Messag
 
 // limited takes all messages through two processes.
 func limited(b *testing.B, a Adapter, url string) {
-	storage, name := servers.UseRedis(b).URL(), fmt.Sprintf("drip%d", time.Now().UnixNano())
+	storage, name := servers.UseRedis(b).URL(), queueName()
 	bucket, closeBucket, err := shared(b.Context(), storage, benchRate)
 	if err != nil {
 		b.Fatal(err)

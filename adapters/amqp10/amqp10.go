@@ -116,7 +116,7 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	case q.URL == "" || q.Name == "":
 		return errors.New("dripamqp10: Queue.URL or Queue.Name is missing")
 	case !usable(q.URL):
-		return errors.New("dripamqp10: Queue.URL is not one of AMQP; it looks like amqp://user:password@host:5672, with the password escaped")
+		return errors.New("dripamqp10: Queue.URL is not an AMQP URL such as amqp://user:password@host:5672, with the password escaped")
 	case virtualHost(q.URL) != "":
 		return fmt.Errorf("dripamqp10: Queue.URL has a virtual host, which the client ignores; instead set Queue.Conn.HostName = %q", "vhost:"+virtualHost(q.URL))
 	case q.Conn != nil && q.Conn.TLSConfig != nil && strings.HasPrefix(strings.ToLower(q.URL), "amqp:"):

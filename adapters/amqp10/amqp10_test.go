@@ -208,7 +208,7 @@ func TestStoppingTakesNothing(t *testing.T) {
 	for i := range n {
 		select {
 		case <-begun:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%d of %d messages were handled beside a Consume that stops", i, n)
 		}
 	}
@@ -302,7 +302,7 @@ func TestFreePlaces(t *testing.T) {
 		for i := range n {
 			select {
 			case <-begun:
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Errorf("%d of %d %s messages ran, with InHand %d", i, n, id, inHand)
 				return
 			}
@@ -323,7 +323,7 @@ func TestURLError(t *testing.T) {
 		"http://user:secret@localhost/", "amqp://user:secret\x7f@localhost/",
 	} {
 		err := limit.Consume(t.Context(), Queue{URL: url, Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
-		if err == nil || !strings.Contains(err.Error(), "Queue.URL is not one of AMQP") || strings.Contains(err.Error(), "sec") || strings.Contains(err.Error(), "se%") {
+		if err == nil || !strings.Contains(err.Error(), "Queue.URL is not an AMQP URL") || strings.Contains(err.Error(), "sec") || strings.Contains(err.Error(), "se%") {
 			t.Errorf("with the URL %q: %v", url, err)
 		}
 	}

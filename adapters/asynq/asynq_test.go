@@ -22,6 +22,7 @@ import (
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/stalls"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
 )
@@ -381,7 +382,7 @@ func TestPostponedInAnOutage(t *testing.T) {
 	})
 	limit := limiting(t, through, Options{Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})})
 	ok(t, q.Publish(t.Context(), workertest.Message{ID: "1"}, workertest.Message{ID: "2"}))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var ran, failures atomic.Int32
 	configure := func(c asynq.Config) asynq.Config {
@@ -432,7 +433,7 @@ func TestLimiterThatHangs(t *testing.T) {
 			limiter := &buckettest.Hooked{Bucket: buckettest.New(t, drip.Options{Concurrency: 1, Lease: time.Second}), Before: hang}
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			ended := make(chan error, 1)
+			ended, began, stalled := make(chan error, 1), time.Now(), stalls.Watch(ctx)
 			var ran, retried atomic.Int64
 			go func() {
 				ended <- q.Consume(ctx, limiter, func(ctx context.Context, _ workertest.Message) error {
@@ -449,9 +450,13 @@ func TestLimiterThatHangs(t *testing.T) {
 				left, err = q.Left(ctx)
 				ok(t, err)
 			}
+			late := stalled.Between(began, time.Now())
 			cancel()
 			ok(t, <-ended)
 			if int(ran.Load()) != c.want || retried.Load() != 0 {
+				if late > 50*time.Millisecond { // the worker answers an eighth of a second before the timeout
+					t.Skipf("the machine stalled for %v", late)
+				}
 				t.Errorf("the task ran %d times, want %d, after %d failures", ran.Load(), c.want, retried.Load())
 			}
 		})

@@ -231,7 +231,7 @@ func TestLongReason(t *testing.T) {
 	js := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	limit, c := start(t, js, jetstream.ConsumerConfig{AckWait: 2 * time.Second}, Options{})
+	limit, c := start(t, js, jetstream.ConsumerConfig{}, Options{})
 	ran := 0
 	go func() {
 		(&queue{js, "orders"}).done(ctx)
@@ -267,12 +267,16 @@ func TestTerminationByAnOldServer(t *testing.T) {
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	ok(t, err)
-	limit, c := start(t, js, jetstream.ConsumerConfig{AckWait: 500 * time.Millisecond}, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	limit, c := start(t, js, jetstream.ConsumerConfig{}, Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
+	go func() { // until the server has taken the termination
+		(&queue{js, "orders"}).done(ctx)
+		cancel()
+	}()
 	ran := 0
 	err = limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { ran++; return worker.Permanent(errors.New("because")) })
-	if err != nil || ran != 1 {
+	if err != nil || ran != 1 || !errors.Is(context.Cause(ctx), context.Canceled) {
 		t.Errorf("Consume = %v, the message ran %d times on NATS %s", err, ran, nc.ConnectedServerVersion())
 	}
 }
@@ -332,7 +336,10 @@ func TestTicketsAfterARestart(t *testing.T) {
 	go func() {
 		ended <- limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { runs.Add(1); return errors.New("no such luck") })
 	}()
-	time.Sleep(500 * time.Millisecond) // it consumes
+	oktest.Eventually(t, time.Minute, "it consumes", func() bool {
+		info, err := c.Info(ctx)
+		return err == nil && info.NumWaiting > 0
+	})
 	s.Shutdown()
 	s.WaitForShutdown()
 	startNATS(t, dir, port)
@@ -432,7 +439,7 @@ func TestConsumerDeletedWhileBusy(t *testing.T) {
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		t.Errorf("Consume = %v", err)
 	}
-	oktest.Eventually(t, 10*time.Second, "no subscription is left", func() bool { return js.Conn().NumSubscriptions() <= before })
+	oktest.Eventually(t, time.Minute, "no subscription is left", func() bool { return js.Conn().NumSubscriptions() <= before })
 }
 
 // NATS adds a BackOff to the delays of postponed messages, or takes it off: Consume does not begin.
@@ -528,7 +535,7 @@ func TestNotesOfAnotherStream(t *testing.T) {
 	limit, c = start(t, js, config, Options{})
 	_, err := c.Next() // a process that dies
 	ok(t, err)
-	second, stop := context.WithTimeout(ctx, 8*time.Second)
+	second, stop := context.WithTimeout(ctx, 20*time.Second)
 	defer stop()
 	ran := false
 	ok(t, limit.Consume(second, c, 1, func(ctx context.Context, _ jetstream.Msg) error {

@@ -419,7 +419,7 @@ func TestRefusingDeadLetters(t *testing.T) {
 	ended := make(chan error, 1)
 	var ran atomic.Int64
 	go func() {
-		ended <- limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters, Visibility: time.Second}, func(context.Context, *types.Message) error {
+		ended <- limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(context.Context, *types.Message) error {
 			ran.Add(1)
 			return worker.Permanent(errors.New("of no use"))
 		})
