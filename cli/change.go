@@ -178,7 +178,7 @@ func idle(e *entities.Subject) string {
 	if e.Known {
 		return ""
 	}
-	return "\nNothing was stored of this entity: it was idle, or has another name."
+	return "\nNothing was stored of this entity: it was idle, or has another name or prefix."
 }
 
 // resume is "drip resume".
@@ -188,7 +188,7 @@ func (c *resume) run(ctx context.Context, t *terminal, args []string) error {
 	open := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Resume(ctx) }
 	return c.do(ctx, t, args, "open", "opened", open, func(e *entities.Subject, changed bool) (closed, pinned time.Time, text string) {
 		if !changed {
-			return closed, e.PinnedUntil, "it was not closed"
+			return closed, e.PinnedUntil, "it was not closed" + idle(e)
 		}
 		return closed, e.PinnedUntil, "open again; it had been closed until " + entities.Clock(e.ClosedUntil, e.Time, t.zone)
 	})
@@ -205,7 +205,7 @@ func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
 		j := changeJSON{e.Entity, e.Known, e.Known, moment{}, moment(e.PinnedUntil)}
 		if !e.Known {
-			return c.tell(t, j, "nothing is stored of it: it is idle, or has another name")
+			return c.tell(t, j, "nothing is stored of it: it is idle, or has another name or prefix")
 		}
 		lost := entities.Count(e.InUse, "token") + " and all tickets"
 		of := lost + " of " + entities.Printable(e.Entity)
@@ -264,7 +264,7 @@ func (c *unpin) run(ctx context.Context, t *terminal, args []string) error {
 	free := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Unpin(ctx) }
 	return c.do(ctx, t, args, "unpin", "unpinned", free, func(e *entities.Subject, changed bool) (closed, pinned time.Time, text string) {
 		if !changed {
-			return e.ClosedUntil, pinned, "nothing was pinned"
+			return e.ClosedUntil, pinned, "nothing was pinned" + idle(e)
 		}
 		return e.ClosedUntil, pinned, "the limits of the consumers alone hold again; pinned was " + entities.Limit(*e.Status.Pin)
 	})

@@ -204,9 +204,10 @@ func TestChange(t *testing.T) {
 		b := buckettest.New(t, drip.Options{Size: 2, RefreshRate: 1, Storage: s})
 		admit(t, b, "shop-1", 3)
 		follow(t, url, []step{
-			{"resume URL shop-2", outcome{0, "shop-2: it was not closed\n", ""}},
-			{"reset URL shop-2", outcome{0, "shop-2: nothing is stored of it: it is idle, or has another name\n", ""}},
-			{"pause URL shop-2 1m", outcome{0, "shop-2: closed until 00:01:00.000\nNothing was stored of this entity: it was idle, or has another name.\n", ""}},
+			{"resume URL shop-2", outcome{0, "shop-2: it was not closed\nNothing was stored of this entity: it was idle, or has another name or prefix.\n", ""}},
+			{"reset URL shop-2", outcome{0, "shop-2: nothing is stored of it: it is idle, or has another name or prefix\n", ""}},
+			{"unpin URL shop-2", outcome{0, "shop-2: nothing was pinned\nNothing was stored of this entity: it was idle, or has another name or prefix.\n", ""}},
+			{"pause URL shop-2 1m", outcome{0, "shop-2: closed until 00:01:00.000\nNothing was stored of this entity: it was idle, or has another name or prefix.\n", ""}},
 			{"pause URL shop-1 10m", outcome{0, "shop-1: closed until 00:10:00.000\n", ""}},
 			{"pause URL shop-1 5m", outcome{0, "shop-1: closed until 00:10:00.000 already, which is later; nothing was changed\n", ""}},
 			{"pause URL shop-1 5m --json", outcome{0, `{

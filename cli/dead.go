@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drip-go/drip/internal/columns"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/queues"
 )
@@ -101,9 +102,9 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 		none := "There are no dead letters."
 		switch {
 		case more:
-			none = fmt.Sprintf("None of the first %d dead letters is such a one; --rows looks at more.", most)
+			none = fmt.Sprintf("None of the first %d dead letters has that ID or reason; --rows looks at more.", most)
 		case len(letters) > 0:
-			none = "None of the dead letters is such a one."
+			none = "No dead letter has that ID or reason."
 		}
 		_, err = fmt.Fprintln(t.out, none)
 		return err
@@ -112,7 +113,7 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 	if t.interactive {
 		cutLast(rows, 80)
 	}
-	writeTable(&text, 0, rows)
+	columns.Write(&text, 0, rows)
 	if more {
 		fmt.Fprintf(&text, "These are of the first %d; --rows shows more.\n", most)
 	}
@@ -125,8 +126,11 @@ type requeueJSON struct {
 }
 
 func (c *dead) requeue(ctx context.Context, t *terminal, b queues.Broker, queue string) error {
-	if c.all == (c.id != "" || c.reason != "") {
-		return usagef("which ones? It is one of --id ID, --reason REASON or --all")
+	switch some := c.id != "" || c.reason != ""; {
+	case c.all && some:
+		return usagef("--all goes without --id and --reason")
+	case !c.all && !some:
+		return usagef("requeue needs --id ID, --reason REASON or --all")
 	}
 	if c.id == "" {
 		which := "all dead letters of " + entities.Printable(queue)
@@ -156,7 +160,7 @@ func (c *dead) requeue(ctx context.Context, t *terminal, b queues.Broker, queue 
 		err = fmt.Errorf("put back dead letters of %s: %w", entities.Printable(queue), cause)
 	}
 	if err == nil && n == 0 && c.id != "" {
-		err = errors.New("there is no such dead letter")
+		err = fmt.Errorf("%s has no dead letter with the ID %s; drip dead list shows the IDs", entities.Printable(queue), entities.Printable(c.id))
 	}
 	if c.json {
 		return cmp.Or(writeJSON(t.out, requeueJSON{n}), err)

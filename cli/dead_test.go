@@ -31,8 +31,8 @@ func (r reading) Dead(context.Context, string, int) ([]queues.Letter, bool, erro
 // A list of some dead letters does not deny the others.
 func TestDeadOfOtherReasons(t *testing.T) {
 	for more, want := range map[bool]string{
-		false: "None of the dead letters is such a one.\n",
-		true:  "None of the first 20 dead letters is such a one; --rows looks at more.\n",
+		false: "No dead letter has that ID or reason.\n",
+		true:  "None of the first 20 dead letters has that ID or reason; --rows looks at more.\n",
 	} {
 		var out strings.Builder
 		c := &dead{reason: "too old", rows: 20}
@@ -130,11 +130,11 @@ func TestDead(t *testing.T) {
 		t.Errorf("the list is\n%s", text)
 	}
 	for _, s := range []step{
-		{"requeue URL QUEUE", outcome{2, "", "drip dead: which ones? It is one of --id ID, --reason REASON or --all\n"}},
-		{"requeue URL QUEUE --all --reason failed", outcome{2, "", "drip dead: which ones? It is one of --id ID, --reason REASON or --all\n"}},
+		{"requeue URL QUEUE", outcome{2, "", "drip dead: requeue needs --id ID, --reason REASON or --all\n"}},
+		{"requeue URL QUEUE --all --reason failed", outcome{2, "", "drip dead: --all goes without --id and --reason\n"}},
 		{"bury URL QUEUE", outcome{2, "", "drip dead: ACTION is \"bury\"; it is list or requeue\n"}},
 		{"requeue URL QUEUE --reason failed", outcome{2, "", "drip dead: it puts back all dead letters of QUEUE with the reason failed; nobody is here to confirm that, so it needs --yes\n"}},
-		{"requeue URL QUEUE --id none", outcome{1, "", "drip dead: there is no such dead letter\n"}},
+		{"requeue URL QUEUE --id none", outcome{1, "", "drip dead: QUEUE has no dead letter with the ID none; drip dead list shows the IDs\n"}},
 		{"requeue URL QUEUE --id " + list.Letters[0].ID, outcome{0, "1 message put back\n", ""}},
 		{"requeue URL QUEUE --reason failed --yes", outcome{0, "2 messages put back\n", ""}},
 		{"requeue URL QUEUE --all --yes --json", outcome{0, "{\n  \"requeued\": 1\n}\n", ""}},

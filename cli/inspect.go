@@ -77,7 +77,7 @@ func (r report) write(out io.Writer, zone *time.Location, used []entities.Use) e
 	}
 	fmt.Fprintf(&b, "%s at %s, by the storage's clock\n", entities.Printable(r.Entity), r.Time.In(zone).Format("2006-01-02 15:04:05.000 -0700"))
 	if !r.Known {
-		line("stored", "nothing: it is idle, or has another name")
+		line("stored", "nothing: it is idle, or has another name or prefix")
 	}
 	switch {
 	case r.Limits:
@@ -163,7 +163,8 @@ func (r report) write(out io.Writer, zone *time.Location, used []entities.Use) e
 		}
 		b.WriteString("\n" + why + "\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
 	case r.Within > 0:
-		fmt.Fprintf(&b, "\nIt was within %s, which may delay it longer.\n--limits with \"shared\" includes them.\n", entities.Count(r.Within, "shared limit"))
+		fmt.Fprintf(&b, "\nIt was within %s, which may delay it longer.\n"+
+			"drip top lists the shared limits; drip inspect URL shared:NAME shows one.\n--limits with \"shared\" includes them here.\n", entities.Count(r.Within, "shared limit"))
 	}
 	if r.Changed {
 		b.WriteString("\nThe last decision was made by other limits.\n")

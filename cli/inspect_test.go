@@ -123,7 +123,7 @@ func TestInspectChangedWithinShared(t *testing.T) {
 		b := buckettest.New(t, drip.Options{Size: 4, Storage: s, Shared: map[string]drip.Limit{"app": {Size: 50}}})
 		buckettest.Admit(t, b, "shop", drip.Request{})
 		text := must(t, "inspect", url, "shop", `--limits={"size":9}`)
-		for _, want := range []string{"\nIt was within 1 shared limit,", "\nThe last decision was made by other limits.\n"} {
+		for _, want := range []string{"\nIt was within 1 shared limit,", "\ndrip top lists the shared limits; drip inspect URL shared:NAME shows one.\n", "\nThe last decision was made by other limits.\n"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("inspect:\n%swant %q", text, want)
 			}
@@ -231,14 +231,14 @@ decided     last at 00:00:00.305, 0s ago
 The last decision was made by other limits.
 `},
 			{"shop-3", `shop-3 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
-stored      nothing: it is idle, or has another name
+stored      nothing: it is idle, or has another name or prefix
 tokens      0 in use
 
 Nothing was decided, so its limits are not known. This tells them:
 --limits '{"size": N, "rate": N, "interval": "1s"}'
 `},
 			{`shop-3 --limits={"size":4,"rate":2}`, `shop-3 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
-stored      nothing: it is idle, or has another name
+stored      nothing: it is idle, or has another name or prefix
 next        a newcomer runs now
 capacity    4 of 4, +2 every 1s
 tokens      0 of 4 in use

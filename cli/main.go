@@ -45,6 +45,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage/postgres"
 	"github.com/drip-go/drip/storage/redis"
 )
@@ -105,7 +106,7 @@ func run(ctx context.Context, t *terminal, args []string) int {
 	case ctx.Err() != nil:
 		return statusInterrupted
 	}
-	fmt.Fprintln(t.err, withoutSecrets(message(err), args))
+	fmt.Fprintln(t.err, forTerminal(err, args))
 	var network net.Error
 	var refused *pgconn.PgError
 	switch {
@@ -169,6 +170,12 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 var errNo = errors.New("no")
 
 const credentials = "Are the user and the password in the URL right? In them @ and / have to be escaped: %40, %2F"
+
+// forTerminal returns an error in words for the terminal. Its text may come from a server: no password, and nothing that a terminal acts on.
+func forTerminal(err error, args []string) string {
+	text := strings.ReplaceAll(withoutSecrets(message(err), args), "\t", "  ") // pgx indents lines
+	return entities.Visible(text, '\n')
+}
 
 // message is the text of an error, with a line about what to do where that is known.
 func message(err error) string {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/drip-go/drip/internal/columns"
 	"github.com/drip-go/drip/provider"
 )
 
@@ -44,7 +45,7 @@ func presetsHelp() string {
 			for _, r := range rules {
 				texts = append(texts, r.String())
 			}
-			for _, line := range lines(name+strings.Join(texts, ", "), 80-6) {
+			for _, line := range columns.Lines(name+strings.Join(texts, ", "), 80-6) {
 				fmt.Fprintf(&b, "      %s\n", line)
 			}
 		}
@@ -138,7 +139,7 @@ On a terminal top cuts long lines; in a pipe it cuts only names.
   next      when a message without a ticket runs
   why not   why it does not run now; "app: window 1" is a shared limit with this
             name; "shared limits aside" means that a shared limit may still
-            delay it: --limits includes them
+            delay it: see its own row, or include it with --limits
 
 A column without a value is left out, and long names are cut. booked, capacity
 and next go by the limits of the last decision, or by --limits. "-" stands for

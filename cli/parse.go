@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/drip-go/drip/internal/columns"
 )
 
 // command is the command of a word after drip. The flags set its fields.
@@ -211,7 +213,7 @@ func (d listing) manual() string {
 			usage += " (" + f.DefValue + ")"
 		}
 		label := strings.TrimSpace("--" + f.Name + " " + value)
-		for i, line := range lines(usage, 80-22) {
+		for i, line := range columns.Lines(usage, 80-22) {
 			if i > 0 {
 				label = ""
 			}

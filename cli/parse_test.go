@@ -88,7 +88,7 @@ func TestUsage(t *testing.T) {
 		{"pause URL a 0s", "drip pause: DURATION is not one above 0"},
 		{"completion csh", `drip completion: there is nothing for "csh"; there is for bash, zsh and fish`},
 		{"help nonsense", `drip help: there is nothing about "nonsense"`},
-		{"queues localhost orders", "drip queues: AMQP-URL is not one of AMQP; it looks like amqp://"},
+		{"queues localhost orders", "drip queues: AMQP-URL is not an AMQP URL such as amqp://"},
 	} {
 		o := try(t, strings.Fields(strings.ReplaceAll(c.line, "URL", url))...)
 		if o.status != statusUsage || !strings.Contains(o.err, c.want) || o.out != "" {

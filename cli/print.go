@@ -11,6 +11,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/drip-go/drip/internal/columns"
 )
 
 // cut shortens a text to a width.
@@ -21,23 +23,10 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// lines breaks a text between words into lines of at most so many characters.
-func lines(text string, width int) (all []string) {
-	for word := range strings.FieldsSeq(text) {
-		last := len(all) - 1
-		if last < 0 || utf8.RuneCountInString(all[last])+1+utf8.RuneCountInString(word) > width {
-			all = append(all, word)
-		} else {
-			all[last] += " " + word
-		}
-	}
-	return all
-}
-
 // cutLast shortens the last column, so that rows which are all as long fit a width. It leaves it 20 characters.
 func cutLast(rows [][]string, width int) {
 	last := len(rows[0]) - 1
-	for _, w := range widthsOf(rows)[:last] {
+	for _, w := range columns.Widths(rows)[:last] {
 		width -= w + 2
 	}
 	for _, row := range rows {
@@ -78,39 +67,6 @@ func withoutColumn(heading string, rows [][]string) [][]string {
 		}
 	}
 	return rows
-}
-
-// widthsOf returns the widths that columns need.
-func widthsOf(rows [][]string) (widths []int) {
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(strings.TrimPrefix(cell, " ")))
-		}
-	}
-	return widths
-}
-
-// writeTable writes rows with columns as wide as they need, the first one at least leftmost. It aligns the first column
-// and cells that begin with a space left, and all others right.
-func writeTable(w io.Writer, leftmost int, rows [][]string) {
-	widths := widthsOf(rows)
-	widths[0] = max(widths[0], leftmost)
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			text, left := strings.CutPrefix(cell, " ")
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
-			if i == 0 || left {
-				line.WriteString(text + pad + "  ")
-			} else {
-				line.WriteString(pad + text + "  ")
-			}
-		}
-		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
-	}
 }
 
 // writeJSON escapes in texts what a terminal acts on, or does not show. Package json leaves most of it as it is.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drip-go/drip/internal/columns"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/queues"
 	"github.com/drip-go/drip/queues/rabbitmq"
@@ -104,7 +105,7 @@ func writeQueues(out io.Writer, s *queues.State, zone *time.Location) error {
 			rows = append(rows, []string{entities.Printable(q.Name), fmt.Sprint(q.Messages), fmt.Sprint(q.Consumers), " " + q.about})
 		}
 	}
-	writeTable(&b, 0, rows)
+	columns.Write(&b, 0, rows)
 	verb := "wait"
 	if s.Waiting == 1 {
 		verb = "waits"
@@ -123,7 +124,7 @@ func writeQueues(out io.Writer, s *queues.State, zone *time.Location) error {
 			})
 		}
 		b.WriteString("\n")
-		writeTable(&b, 0, rows)
+		columns.Write(&b, 0, rows)
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -110,20 +111,13 @@ func TestQueuesOfTwoLayouts(t *testing.T) {
 	a.leaves(t, "v1few.24s", 1, begin.Add(35*time.Second), end.Add(59*time.Second))
 }
 
-// later is a limiter that lets nothing run: an entity is how long to wait.
-type later struct{}
-
-func (later) GetDelay(_ context.Context, entity string) (time.Duration, error) {
-	return time.ParseDuration(entity)
-}
-func (later) ReturnToken(context.Context, string) error { return nil }
-
 // The command shows the messages in the delay queues of a Consumer.
 func TestQueuesOfAConsumer(t *testing.T) {
 	url := servers.UseRabbitMQ(t).URL()
 	ch, queue := workQueue(t, url)
 	c, err := consumer.New(consumer.Options{
-		URL: url, Queue: queue, QueueType: consumer.Classic, Limiter: later{},
+		URL: url, Queue: queue, QueueType: consumer.Classic,
+		Limiter: &buckettest.Plain{Delays: time.ParseDuration}, // an entity is how long to wait
 		Entity:  func(d *amqp.Delivery) (string, error) { return string(d.Body), nil },
 		Handler: consumer.HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
 	})

@@ -18,6 +18,14 @@ func TestErrorsStayReadable(t *testing.T) {
 	}
 }
 
+// pgx tells each address that it tried in a line of its own, after a tab.
+func TestTabsStayReadable(t *testing.T) {
+	o := try(t, "inspect", "postgres://postgres@127.0.0.1:1/x", "shop")
+	if !strings.Contains(o.err, "\n  127.0.0.1:1 ") || strings.Contains(o.err, `\t`) {
+		t.Errorf("the error is %s", o.err)
+	}
+}
+
 // A user without a password is no secret: "postgres" is in many an error.
 func TestUsersStayReadable(t *testing.T) {
 	const text = "postgres: the URL or one of its parameters is wrong"

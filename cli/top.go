@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/columns"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage"
 )
@@ -86,7 +87,7 @@ func (c *top) run(ctx context.Context, t *terminal, args []string) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil: // it may come back
-			shown = withoutSecrets(message(err), args)
+			shown = forTerminal(err, args)
 		default:
 			text = o.text(t)
 			shown = text
@@ -230,7 +231,7 @@ func (o *overall) text(t *terminal) string {
 	if t.interactive {
 		rows, names = fit(rows)
 	}
-	writeTable(&b, names, rows) // names in a column of one width, so that nothing dances
+	columns.Write(&b, names, rows) // names in a column of one width, so that nothing dances
 	return b.String()
 }
 
@@ -253,7 +254,7 @@ func fit(rows [][]string) (fitting [][]string, names int) {
 			rows = withoutColumn(heading, rows)
 		}
 	}
-	over, widths := wide(rows)-screenWidth, widthsOf(rows)
+	over, widths := wide(rows)-screenWidth, columns.Widths(rows)
 	names = max(leastName, nameWidth-max(0, over))
 	over -= nameWidth - names
 	for _, row := range rows {
@@ -269,7 +270,7 @@ func fit(rows [][]string) (fitting [][]string, names int) {
 
 // wide is the length of the longest line.
 func wide(rows [][]string) int {
-	widths := widthsOf(rows)
+	widths := columns.Widths(rows)
 	n := 2 * (len(widths) - 1)
 	for i, w := range widths {
 		if i == 0 {
@@ -312,7 +313,7 @@ func (r report) row() []string {
 		if r.Limit == "" {
 			return b.String()
 		}
-		return r.Limit + ": " + b.String()
+		return entities.Printable(r.Limit) + ": " + b.String()
 	}
 	because := why(r.Bound)
 	if !r.ClosedUntil.IsZero() {

@@ -183,7 +183,7 @@ type failing struct {
 
 func (s failing) List(ctx context.Context, each func(storage.Entry) error) error {
 	if !time.Now().Before(s.from) {
-		return errors.New("it is gone")
+		return errors.New("it is gone\x1b[2J")
 	}
 	return s.Storage.(storage.Lister).List(ctx, each)
 }
@@ -214,7 +214,7 @@ func TestTopLive(t *testing.T) {
 			t.Fatalf("%q", text)
 		}
 		screen, after := text[:end], text[end+len(leave):]
-		if strings.Contains(screen, "\n") || strings.Count(screen, "\x1b[1;1H") != 4 || strings.Count(screen, "\x1b[1;1Hit is gone\x1b[K\x1b[J") != 2 {
+		if strings.Contains(screen, "\n") || strings.Count(screen, "\x1b[1;1H") != 4 || strings.Count(screen, "\x1b[1;1Hit is gone\\x1b[2J\x1b[K\x1b[J") != 2 {
 			t.Errorf("on the screen: %q", screen)
 		}
 		if !strings.HasPrefix(after, "00:00:03  1 entity, 1 token in use") || !strings.HasSuffix(after, "\n") || strings.Contains(after, "\x1b") {

@@ -10,7 +10,7 @@ type Calendar struct {
 	Minute  int64  // the number of the minute of Weight: 60 grains. A minute in which nobody asks has none
 	Weight  int64  // of the entities that wait, counted in this minute
 	Before  int64  // of the entities counted in the minute before, and not since
-	Largest int64  // about the sum of the costs of the last 64 newcomers, each by its largest unit, in 1024ths of the calendar's units
+	Largest int64  // about 64 times the average cost of the last newcomers, each by its largest unit, in 1024ths of the calendar's units: see ask
 	Asked   Cost   // the same of each unit, not rounded up
 	Units   Counts // booked in Head and in each grain after it
 	Classes Counts // of the entities that wait
@@ -82,7 +82,8 @@ func (x *Shared) advance(now int64) {
 	c.Front = max(c.Front, head+1)
 }
 
-// fill books the grains from one to another, which the calendar has from now on, for the tickets that wait behind it.
+// fill books the grains from one to another, which the calendar has from now on, for the tickets that wait behind it. A window that is
+// longer than a grain serves from its beginning, or from now on, until it is used up.
 func (x *Shared) fill(n, end int64) {
 	c, l := &x.State.Calendars[0], x.Limits
 	if n < end {
@@ -91,8 +92,11 @@ func (x *Shared) fill(n, end int64) {
 	for n < end {
 		t, serves := l.begin(n), true
 		for i := range l.Windows {
-			w := &l.Windows[i]
-			serves = serves && (w.Interval <= c.Grain || (n-l.whole(w.begin(w.interval(t))))*tick < x.lasts(min(w.Rate, w.Size), int64(i)))
+			if w := &l.Windows[i]; w.Interval > l.Grain && w.interval(t) == w.interval(x.State.Now) {
+				serves = serves && (n-c.Head-1)*tick < x.remains(int64(i))
+			} else if w.Interval > l.Grain {
+				serves = serves && (n-l.whole(w.begin(w.interval(t))))*tick < x.lasts(min(w.Rate, w.Size), int64(i))
+			}
 		}
 		if serves {
 			c.put(n, x.rate)
@@ -101,24 +105,26 @@ func (x *Shared) fill(n, end int64) {
 	}
 }
 
-// ask counts a newcomer's cost.
+// ask counts a newcomer's cost. The averages follow the last 64 newcomers, or as many as are booked, since those still wait: at most 448,
+// so that they follow costs that change, and fewer if the costs are so small that parts of them would round to nothing.
 func (x *Shared) ask(cost *Cost) {
 	c, l := &x.State.Calendars[0], x.Limits
-	c.Largest += l.asked(l.part(cost))*1024 - c.Largest/64
-	c.Asked[0] += l.exact(parts(cost[0], l.Parts[0])) - c.Asked[0]/64
-	c.Asked[1] += l.exact(parts(cost[1], l.Parts[1])) - c.Asked[1]/64
-	c.Asked[2] += l.exact(parts(cost[2], l.Parts[2])) - c.Asked[2]/64
-	c.Asked[3] += l.exact(parts(cost[3], l.Parts[3])) - c.Asked[3]/64
+	n := max(64, min(c.Booked/max(1, c.usual()), c.Largest/1024, 7*64))
+	c.Largest += l.asked(l.part(cost))*1024*64/n - c.Largest/n
+	c.Asked[0] += l.exact(parts(cost[0], l.Parts[0]))*64/n - c.Asked[0]/n
+	c.Asked[1] += l.exact(parts(cost[1], l.Parts[1]))*64/n - c.Asked[1]/n
+	c.Asked[2] += l.exact(parts(cost[2], l.Parts[2]))*64/n - c.Asked[2]/n
+	c.Asked[3] += l.exact(parts(cost[3], l.Parts[3]))*64/n - c.Asked[3]/n
 }
 
 // usual returns about the average cost of the last newcomers, in units of the calendar.
 func (c *Calendar) usual() int64 { return min((c.Largest+32*1024)/(64*1024), mostBooked) }
 
-// asked converts parts to units of the calendar, without the bound of a place, so that ratios hold for the largest operations, too.
-func (l *Limits) asked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, 1<<34) }
-
 // exact converts parts to 1024ths of a unit of the calendar.
 func (l *Limits) exact(part int64) int64 { return min(part*1024/l.Scale, 1<<44) }
+
+// asked converts parts to units of the calendar, without the bound of a place, so that ratios hold for the largest operations, too.
+func (l *Limits) asked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, 1<<34) }
 
 // booked converts parts to units of the calendar.
 func (l *Limits) booked(part int64) int64 { return min(l.asked(part), mostBooked) }
@@ -146,16 +152,16 @@ func (x *Shared) expects(booked, window int64) int64 {
 // in returns the time in a grain at which a unit has its turn behind the booked ones. Units beyond the rate of a full grain displace
 // others from its beginning on.
 func (x *Shared) in(n, booked int64) int64 {
-	c, after := &x.State.Calendars[0], int64(0)
-	for i := range x.Limits.Windows {
-		if w := &x.Limits.Windows[i]; w.Interval < c.Grain && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-			after = max(after, x.expects(booked%x.rate, int64(i))/w.Rate*w.Interval%c.Grain)
+	l, after := x.Limits, int64(0)
+	for i := range l.Windows {
+		if w := &l.Windows[i]; w.Interval < l.Grain && l.PerGrain/l.Parts[w.Unit] > w.Rate {
+			after = max(after, x.expects(booked%x.rate, int64(i))/w.Rate*w.Interval%l.Grain)
 		}
 	}
-	if x.rate < x.grain && booked >= min(x.Limits.Tokens, mostBooked)*x.units {
-		after = max(after, booked%x.rate/max(1, x.units)*x.Limits.pace(x.State)/1000)
+	if x.short && booked >= min(l.Tokens, mostBooked)*x.units {
+		after = max(after, booked%x.rate/max(1, x.units)*l.pace(x.State)/1000)
 	}
-	return x.Limits.begin(n) + after
+	return l.begin(n) + after
 }
 
 // holds reports whether a time is in the calendar.
@@ -166,7 +172,7 @@ func (x *Shared) open(op *Op, n int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	open, t := n, l.begin(n)
 	for i := range l.Windows {
-		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain && op.Cost[w.Unit] > 0 {
+		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > l.Grain && op.Cost[w.Unit] > 0 {
 			from, end, brings := c.Head, l.whole(w.Next(t)), w.Size
 			if k := max(0, w.interval(t)-w.interval(x.State.Now)); k == 0 || w.Size > w.Rate {
 				brings = min(line.Left+line.returns()+min(k, bound/w.Rate)*w.Rate, MostUnits)
@@ -224,7 +230,7 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 		x.gathered = min(c.Front+(x.units-1)/x.rate, end)
 		for i := range l.Windows {
 			if op.Cost[l.Windows[i].Unit] > 0 && c.Front == c.Head+1 {
-				x.gathered = max(c.Front, x.gathered-x.remains(int64(i))/tick)
+				x.gathered -= x.remains(int64(i)) / tick
 			}
 		}
 	}
@@ -235,16 +241,13 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 // as early as its windows allow. It leaves out the time in which a window that is longer than a grain is used up.
 func (x *Shared) later(from, span int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
-	at, t := from+span, x.begin(from)
+	at, t := from+span, l.begin(min(from/tick, l.grain(LastTime)))
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if w.Interval > c.Grain {
+		if w.Interval > l.Grain {
 			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), int64(i)))
-			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
-			if k <= 0 || w.Size > w.Rate {
-				free = x.remains(int64(i)) - x.served(w.Interval, from-(c.Head+1)*tick)
-			}
-			if k > 0 {
+			free := x.remains(int64(i)) - x.served(w.Interval, from-(c.Head+1)*tick) // from there until the window is used up
+			if n > w.interval(x.State.Now) {
 				free = max(free, each-x.served(w.Interval, from-l.whole(w.begin(n))*tick))
 			}
 			if rest := span - max(0, free); rest >= 0 {
@@ -264,11 +267,11 @@ func (x *Shared) remains(window int64) int64 {
 // served returns for how long about the limit serves at most in a span, by the windows with shorter intervals. In the rest of the time
 // these are used up.
 func (x *Shared) served(interval, span int64) int64 {
-	c, l, most := &x.State.Calendars[0], x.Limits, span
+	l, most := x.Limits, span
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if w.Interval > c.Grain && w.Interval < interval && span > 0 {
-			each, intervals := x.lasts(min(w.Rate, w.Size), int64(i)), span/(w.Interval/c.Grain*tick)+1
+		if w.Interval > l.Grain && w.Interval < interval && span > 0 {
+			each, intervals := x.lasts(min(w.Rate, w.Size), int64(i)), span/(w.Interval/l.Grain*tick)+1
 			most = min(most, each*min(intervals, bound/max(1, each)))
 		}
 	}
@@ -285,9 +288,4 @@ func (x *Shared) lasts(capacity, window int64) int64 {
 // time returns the time of a place in ticks. The units before it fill the grain.
 func (x *Shared) time(place int64) int64 {
 	return x.in(min(place/tick, x.Limits.grain(LastTime)), x.rate+place%tick/(tick/1024)*x.rate/1024)
-}
-
-// begin returns the time at which the grain of a place in ticks begins.
-func (x *Shared) begin(place int64) int64 {
-	return x.Limits.begin(min(place/tick, x.Limits.grain(LastTime)))
 }

@@ -20,14 +20,13 @@ func (l *Limits) changed(s *State) bool {
 // that is left out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations that
 // run still reduce Left. A window that is added has not counted earlier operations.
 func (l *Limits) adopt(s *State, now int64) {
-	known, from, own := s.Tokens != 0, now, l.own(s)
-	turned := known && own == int64(len(l.Windows)) && own == int64(len(s.Lines))
+	known, from, own := s.Tokens != 0, l.Start, l.own(s)
+	turned := own == int64(len(l.Windows)) && own == int64(len(s.Lines))
 	promised := s.promises()
-	if !known {
-		from = l.Start
-		if s.Guess != 0 {
-			from = max(from, now)
-		}
+	if known {
+		from = now
+	} else if s.Guess != 0 {
+		from = max(from, now)
 	}
 	pinned := Line{FreshFrom: s.LastID, StaleFrom: s.LastID}
 	if own < int64(len(l.Windows)) {
@@ -39,6 +38,7 @@ func (l *Limits) adopt(s *State, now int64) {
 			s.takeLine(p.Line)
 		}
 	}
+	usedUp := s.usedUp()
 	for i := range s.Lines {
 		line := &s.Lines[i]
 		turned = turned && l.Windows[i].continues(&line.Window)
@@ -50,7 +50,7 @@ func (l *Limits) adopt(s *State, now int64) {
 		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
 			left, used := min(line.Left, w.Size), line.Window.Size+line.Over-line.Left
 			if line.Window.interval(now) > line.Window.interval(s.Now) {
-				line.measure(&line.Window, s, now)
+				line.measure(s, usedUp, now)
 			}
 			if w.counts(&line.Window) {
 				line.resize(s, w, now)
@@ -82,18 +82,17 @@ func (l *Limits) adopt(s *State, now int64) {
 		}
 		line := &s.Lines[i]
 		if line.Window.Unit != w.Unit { // else changing it to and fro would refill it each time
-			*line = Line{Left: max(0, line.Left), StaleFrom: s.LastID}
-			line.keep(s)
+			*line = Line{Left: max(0, line.Left), FreshFrom: s.LastID, StaleFrom: s.LastID}
 		} else if line.Window.Size == 0 { // the operations of the meantime may have run just now
 			line.Left += w.past(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
 			line.keep(s)
 		}
 		line.Window, line.Left = *w, min(line.Left, w.Size)
-		line.clip(w, s.LastID)
+		line.clip(s)
 	}
 	s.Now = now
 	if !turned {
-		s.rebook(&promised, now, from-l.Windows[0].Interval)
+		s.rebook(&promised, from-l.Windows[0].Interval)
 	}
 }
 
@@ -132,25 +131,25 @@ func (line *Line) waits(s *State) int64 {
 	return min(max(0, s.Next-s.Head/16), MostUnits/each) * each
 }
 
-// rebook brings promises to now. Their tickets keep their slots. What the windows do not bring until the last of these, books
+// rebook brings promises to s.Now. Their tickets keep their slots. What the windows do not bring until the last of these, books
 // again. What is left in the interval of the last slot stays, since another unit may have put it there: else each change would cost an
 // interval. If nothing is promised, no slot after the given one counts.
-func (s *State) rebook(promised *Ticket, now, slot int64) {
+func (s *State) rebook(promised *Ticket, slot int64) {
 	end := slot
 	for i := range s.Lines {
 		w, line := &s.Lines[i].Window, &s.Lines[i]
 		if cost := promised.Cost[w.Unit]; w.Size > 0 && cost > 0 {
-			end = max(end, w.room(s, line.Left-cost+1, 1, now))
+			end = max(end, w.room(s, line.Left-cost+1, 1, s.Now))
 		}
 	}
 	s.Slot = min(end, max(slot, promised.Slot))
 	for i := range s.Lines {
 		if w, line := &s.Lines[i].Window, &s.Lines[i]; w.Size > 0 { // else it is left out: see adopt
 			kept := int64(0)
-			if s.Slot == promised.Slot && w.interval(s.Slot) > w.interval(now) {
+			if s.Slot == promised.Slot && w.interval(s.Slot) > w.interval(s.Now) {
 				kept = min(line.Promised, w.Size)
 			}
-			line.Promised = max(min(line.Left, 0), kept, w.gain(s, line.Left-promised.Cost[w.Unit], now, s.Slot))
+			line.Promised = max(min(line.Left, 0), kept, w.gain(s, line.Left-promised.Cost[w.Unit], s.Now, s.Slot))
 		}
 	}
 	for i := range s.Flows {
@@ -164,13 +163,13 @@ func (s *State) rebook(promised *Ticket, now, slot int64) {
 // either is gain until now of a window that took the place of an old one at an unknown time. Between two intervals of the longer
 // one begins one of the shorter, but both may be missing at the change, unless they begin together.
 func (w *Window) either(s *State, old *Window, left, now int64) int64 {
-	long, offset, short, behind := old.Interval, old.Offset, w.Interval, old.Offset-w.Offset
-	if short > long {
-		long, offset, short, behind = w.Interval, w.Offset, old.Interval, w.Offset-old.Offset
+	slow, short := *old, w.Interval
+	if short > old.Interval {
+		slow, short = *w, old.Interval
 	}
-	slow := Window{Size: min(w.Size, old.Size), Rate: min(w.Rate, old.Rate), Interval: long, Offset: offset}
-	missing := int64(0)
-	if long/short*short != long || floor(behind, short)*short != behind {
+	slow.Size, slow.Rate = min(w.Size, old.Size), min(w.Rate, old.Rate)
+	missing, behind := int64(0), old.Offset-w.Offset
+	if slow.Interval/short*short != slow.Interval || floor(behind, short)*short != behind {
 		missing = slow.Rate
 	}
 	return max(left, slow.gain(s, left-missing, max(w.since(s, s.Now), old.since(s, s.Now)), now))
@@ -187,14 +186,8 @@ func (w *Window) past(s *State, left, from, now int64) int64 {
 
 // turns returns how many of the two times that a window of a Series knows have passed.
 func (w *Window) turns(s *State, from, now int64) int64 {
-	since, turns := w.since(s, from), int64(0)
-	if since < w.Offset && w.Offset <= now {
-		turns++
-	}
-	if since < w.Offset+w.Interval && w.Offset+w.Interval <= now {
-		turns++
-	}
-	return turns
+	before, after := w.interval(w.since(s, from)), w.interval(now) // 0 is the interval between these times
+	return max(0, min(max(after, -1), 1)-min(max(before, -1), 1))
 }
 
 const (
@@ -207,14 +200,11 @@ const (
 // counts only the ends of the two.
 func (w *Window) begun(old *Window, s *State, now int64) int64 {
 	turns := max(w.turns(s, s.Now, now), old.turns(s, s.Now, now))
-	if w.since(s, s.Now) > s.Now {
-		return turns
-	}
 	length := (w.Interval + day/2) / day * day
 	if length > 7*day {
 		length = month
 	}
-	if length > 0 {
+	if length > 0 && w.since(s, s.Now) == s.Now {
 		n, last := floor(w.Offset-old.Offset+length/2, length)+w.interval(now)-old.interval(s.Now), w.interval(s.Now)
 		if max(last, old.interval(s.Now)) > 0 { // a caller is far behind, where the lengths of the intervals do not add up
 			n = min(n, w.interval(now)-last)

@@ -24,15 +24,14 @@ func (c *Counts) Sum(first, end, most int64) (sum int64) {
 
 // Put sets the number at a place. It is at least 0 and below 2^24.
 func (c *Counts) Put(place, n int64) {
-	if more := 3*(int(place)+1) - len(c.bytes); more > 0 {
-		if n == 0 {
-			return
-		}
-		c.bytes = append(c.bytes, make([]byte, more)...)
+	for int64(len(c.bytes)) <= 3*place {
+		c.bytes = append(c.bytes, 0, 0, 0)
 	}
-	b := c.bytes[3*place : 3*place+3]
+	b := c.bytes[3*place:]
 	b[0], b[1], b[2] = byte(n), byte(n>>8), byte(n>>16)
-	c.trim()
+	for end := len(c.bytes); end > 0 && c.bytes[end-3]|c.bytes[end-2]|c.bytes[end-1] == 0; end -= 3 { // no zeros at the end
+		c.bytes = c.bytes[:end-3]
+	}
 }
 
 // Drop removes the first n numbers. The others move to the front.
@@ -43,13 +42,6 @@ func (c *Counts) Drop(n int64) {
 
 // Clear removes all numbers.
 func (c *Counts) Clear() { c.bytes = c.bytes[:0] }
-
-// trim removes the zeros at the end.
-func (c *Counts) trim() {
-	for n := len(c.bytes); n > 0 && c.bytes[n-3]|c.bytes[n-2]|c.bytes[n-1] == 0; n -= 3 {
-		c.bytes = c.bytes[:n-3]
-	}
-}
 
 // Bytes returns the numbers, three bytes each, the lowest first. Do not change them: they belong to the Counts.
 func (c *Counts) Bytes() []byte { return c.bytes }

@@ -3,28 +3,51 @@
 // backend of package storage calls [Limits.Apply] and keeps the result.
 //
 // The package does no I/O, reads no clock, takes no lock and imports nothing. Package internal/luagen generates the Lua
-// of storage/redis from it. So apart from limits.go and leases.go it uses a small part of Go: integers below 2^53,
-// structs, loops over slices and numbers, and no division of a negative number.
+// of storage/redis from it. So all files but limits.go and leases.go use a small part of Go: integers below 2^53,
+// structs, and loops over slices and numbers. They divide no negative number.
 //
 // # How an operation is decided
 //
-// An operation starts at the latest of several times: now, the time the entity opens, the time each window has room,
-// and, for a newcomer, the time the windows have room beside all promises. If that time is now and a token is free, the
-// operation runs. Otherwise that time is its slot, and a ticket books it.
+// An operation starts at the latest of these times:
+//
+//   - now;
+//   - the time at which the entity opens, after a Throttle or a Pause;
+//   - the time at which each window has room;
+//   - for a newcomer, the time at which the windows have room beside all promises.
+//
+// If that time is now and a token is free, the operation runs. If only a token is short, its slot is the time at which a
+// token is probably free. Otherwise the start is its slot. A ticket books the slot.
 //
 // Each window keeps two capacities. Left counts the operations that have run, and an operation runs only if Left holds
-// its cost. Promised counts the booked slots as well, and only newcomers look at it. So bookings decide the order,
-// never the limit.
+// its cost. Promised counts the booked slots as well. Newcomers look at it, and tickets that come back early. So bookings
+// decide the order, never the limit.
 //
 // A shared limit decides as well: all limits must let the operation run, or it books the first slot that suits all. See
 // [Shared].
 //
+// # Words
+//
+//   - A ticket is due from its slot on. A due ticket that finds no room in a window, or no token, is denied.
+//   - Denied tickets ask again one after the other, each at its turn. State.AgainUS is the end of the last turn. Until
+//     then newcomers get no token, unless they take spare capacity or are urgent.
+//   - Spare capacity is promised, but its tickets probably do not come. Newcomers may take it.
+//   - Tickets have numbers, in the order in which they wait for tokens. State.Next and State.Head tell how many wait.
+//   - The pace is the average time between two returned tokens.
+//   - A [Line] is the state of a window. The line that line.go speaks of is another one: the operations of one entity
+//     that wait for a shared limit.
+//
 // # Reading order
 //
-// Read decision.go for the types and Limits.ApplyWithin, then admit.go from the top: decide is the rule above, look finds the
-// start, book makes the ticket. Then read window.go and settle.go. Skip the rest until you need it: classic.go has the delays
-// of GetDelay, change.go continues with changed limits, pin.go and level.go change the limits of a decision, and flow.go has
-// urgent tickets. shared.go, calendar.go and share.go are the shared limits: an operation without one never enters them.
+//  1. decision.go has the types and Limits.ApplyWithin.
+//  2. decide in admit.go is the rule above.
+//  3. look in look.go finds the start.
+//  4. book.go makes the ticket.
+//  5. window.go and settle.go bring capacity back.
+//
+// Skip the rest until you need it. learned.go has the averages of operations and what follows from them. classic.go has
+// the delays of GetDelay, flow.go the urgent tickets. change.go continues with changed limits. pin.go and level.go change
+// the limits of a decision. newcomer.go answers without changing the state. shared.go, line.go, calendar.go and share.go
+// are the shared limits: an operation without one never enters them.
 package decision
 
 // Never is a time that never comes.
@@ -38,11 +61,11 @@ type State struct {
 	Now     int64 // the time of Left in Lines; time does not run before it
 	Slot    int64 // the last promised slot, and the time of Promised in Lines
 	Plain   int64 // tokens that GetDelay took and no caller returned yet
-	LastID  int64 // the ID of the last lease; 1 if there was none, but a ticket; 0 if all callers used GetDelay
+	LastID  int64 // the ID of the last lease, so 1024 times its Begin or more; 1 if there was none, but a ticket; 0 if all callers used GetDelay
 	Closed  int64 // nothing runs before this time
 	Moved   int64 // by how much Closed has moved the slots, also those that are promised after it was set
 	Next    int64 // the number of the last ticket
-	Head    int64 // about the number of the ticket that runs next, times 16
+	Head    int64 // about the number of the ticket that runs next, times 16: an average, since tickets come back in any order
 	AgainUS int64 // until this time, in microseconds, tokens go to tickets that were denied one
 	Held    int64 // the sum of the times that operations held their leases
 	Last    int64 // the time that the last one held its lease; until one has ended, when the first lease began
@@ -54,8 +77,8 @@ type State struct {
 	Calendars []Calendar // of a shared limit: one
 }
 
-// Line is the state of one window.
-// FreshFrom and StaleFrom are IDs of leases.
+// Line is the state of one window. FreshFrom and StaleFrom are IDs of leases. The older a lease, the less of its estimate
+// may come back. The window may have been full since, and a full window holds no more.
 type Line struct {
 	Window    Window // of the limits of the last decision; zero if they no longer have it
 	Left      int64  // the capacity that is left at State.Now; below zero it is owed
@@ -231,8 +254,7 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 			s.Plain--
 			a.Found = true
 			for i := range shared {
-				x := &shared[i]
-				x.State.Plain = max(0, x.State.Plain-1)
+				shared[i].State.Plain = max(0, shared[i].State.Plain-1)
 			}
 		}
 	case Settle, Cancel:
@@ -273,8 +295,8 @@ func (o *Op) changes() bool {
 	return o.Kind == GetDelay || o.Kind == Admit || o.Kind == Throttle || o.Kind == Pause || o.Kind == Pin
 }
 
-// Undo returns the operation that gives back the token, lease or ticket that o has taken with the answer a, for a
-// caller that left before the answer came. any is false if there is surely nothing to give back.
+// Undo is for a caller that left before its answer a came. It returns the operation that gives back the token, lease or
+// ticket that o has taken. any is false if there is surely nothing to give back.
 func (o *Op) Undo(a *Answer) (undo Op, any bool) {
 	switch {
 	case o.Kind == Admit:

@@ -134,56 +134,6 @@ func (s *State) passing(w *Window, op *Op) int64 {
 	return min(u.booked, max(0, rate-min(1, op.Ticket.Again)*max((rate+1)/2, op.Cost[w.Unit])))
 }
 
-// inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for
-// each shared limit that is their busiest, or is closed, so that operations of a slow endpoint do not delay operations of a fast one. A
-// line begins when a shared limit delays an operation: a limit that is not short changes no slot. If an operation that is back
-// goes to the end of a line of hours, nobody uses the capacity that it leaves. So it goes no further than to the end of the
-// calendar.
-func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t int64) int64 {
-	w, end := &l.Windows[l.Shortest], f.End
-	if op.back() {
-		end = min(end, x.Limits.begin(x.State.Calendars[0].Head+Grains-1))
-	}
-	t = max(t, end)
-	return w.room(s, l.ahead(s, f, op, v, t), op.Cost[w.Unit], t)
-}
-
-// ahead returns the capacity that the line has left at t. An operation that only a shared limit delays again leaves its place in the line,
-// and a window that gathers keeps that capacity.
-func (l *Limits) ahead(s *State, f *Flow, op *Op, v *view, t int64) int64 {
-	w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
-	left := f.Left
-	if op.back() && v.bound <= BoundTokens && op.Ticket.Slot <= f.End && w.Size > w.Rate {
-		left = min(w.Size, left+op.Ticket.Cost[w.Unit])
-	}
-	return min(w.gain(s, left, f.End, t), w.gain(s, line.Left, s.Now, t))
-}
-
-// drains returns how long the entity's shortest window would take for the tickets of a flow, if all were like this operation.
-func (l *Limits) drains(f *Flow, op *Op, part int64) int64 {
-	w := &l.Windows[l.Shortest]
-	cost := op.Cost[w.Unit]
-	units := min((f.Units+f.Later)/max(1, part), bound/(cost+1)) * cost
-	return min(units/min(w.Rate, w.Size)+1, bound/w.Interval/2) * w.Interval
-}
-
-// able returns about how many operations like this one the windows let through in a span from now on.
-func (l *Limits) able(s *State, op *Op, span int64) int64 {
-	able := int64(MostUnits)
-	for i := range l.Windows {
-		w := &l.Windows[i]
-		if cost := op.Cost[w.Unit]; cost > 0 {
-			n := w.interval(s.Now+span) - w.interval(s.Now)
-			units := min(n, bound/w.Rate) * min(w.Rate, w.Size)
-			if n == 0 || w.Size > w.Rate {
-				units += max(0, s.Lines[i].Left)
-			}
-			able = min(able, units/cost)
-		}
-	}
-	return able
-}
-
 // flow returns the place of the entity's Flow in a limit. It adds a Flow if there is none.
 func (s *State) flow(key int64) int64 {
 	for i := range s.Flows {

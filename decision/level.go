@@ -42,16 +42,7 @@ func (s *State) follows(op *Op) {
 	}
 }
 
-// tell does the part of a Throttle or an Announce that sets the level. l are the limits without a level.
-func (l *Limits) tell(v *Level, op *Op, t int64) {
-	if op.Kind == Announce {
-		v.Announced, v.Until = op.Level, t+op.For
-	} else if op.Kind == Throttle && op.Level > 0 {
-		l.refused(v, t)
-	}
-}
-
-// refused lowers the level after a refused operation. The new level is a little less than the provider has let pass
+// refused lowers the level after a refused operation. l are the limits without a level. The new level is a little less than the provider has let pass
 // since the last refusal, for it had nothing left then, and has nothing left now.
 func (l *Limits) refused(v *Level, t int64) {
 	v.Ran = max(0, v.Ran-1) // it did not pass
@@ -136,8 +127,7 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 	}
 	part, every := v.part(t), int64(changeEvery)
 	for i := range l.Windows {
-		w := &l.Windows[i]
-		if w.Size > w.Rate { // a change may cost an interval
+		if w := &l.Windows[i]; w.Size > w.Rate { // a change may cost an interval
 			every = max(every, min(w.Interval*20*steps/max(part, v.Part), risesFor*1000))
 		}
 	}
@@ -177,7 +167,7 @@ func (whole *Window) rescale(s *State, line *Line, v *Level, part, t int64) {
 			line.carry(&w, s, used, t)
 		}
 		line.Window, line.Left, line.Promised = w, min(line.Left, w.Size), min(line.Promised, w.Size)
-		line.clip(&w, s.LastID)
+		line.clip(s)
 	}
 }
 
@@ -188,37 +178,31 @@ func (w *Window) at(part int64) Window {
 	if w.Size == MostUnits || w.Interval > risesFor*1000 {
 		part = steps
 	}
-	size, rate, interval := max(1, w.Size*part/steps), w.Rate, w.Interval
+	p := *w
+	p.Size = max(1, w.Size*part/steps)
+	p.Rate = min(p.Size, w.Rate)
 	if w.Size > w.Rate && w.Series == 0 {
-		interval = min((w.Interval*steps+part-1)/part, MostTime)
-		if size < w.Rate {
-			rate = size
-			interval = max(w.Interval, interval*(size*1024/w.Rate+1)/1024)
+		p.Interval = min((w.Interval*steps+part-1)/part, MostTime)
+		if p.Size < w.Rate {
+			p.Interval = max(w.Interval, p.Interval*(p.Size*1024/w.Rate+1)/1024)
 		}
-	} else {
-		rate = min(size, w.Rate)
-		if w.Size*part < steps && w.Series == 0 {
-			interval = min(w.Interval*((steps+w.Size*part-1)/(w.Size*part)), MostTime)
-		}
+	} else if w.Size*part < steps && w.Series == 0 {
+		p.Interval = min(w.Interval*((steps+w.Size*part-1)/(w.Size*part)), MostTime)
 	}
-	return Window{Size: size, Rate: rate, Interval: interval, Offset: w.Offset, Series: w.Series, Unit: w.Unit}
+	return p
 }
 
 // of returns a window that has this part, w.
 func (w *Window) of(part int64) Window {
-	if w.Size == MostUnits {
-		return *w
-	}
-	whole := Window{
-		Size: (w.Size*steps + part - 1) / part, Rate: w.Rate, Interval: w.Interval, Offset: w.Offset, Series: w.Series, Unit: w.Unit,
-	}
+	whole := *w
+	whole.Size = (w.Size*steps + part - 1) / part
 	if w.Size > w.Rate && w.Series == 0 {
 		whole.Interval = max(1, w.Interval*part/steps)
 		whole.Offset = w.Offset % whole.Interval
 	} else {
 		whole.Rate = whole.Size
 	}
-	if whole.Interval > risesFor*1000 { // at has left it whole
+	if w.Size == MostUnits || whole.Interval > risesFor*1000 { // at has left it whole
 		return *w
 	}
 	return whole

@@ -98,8 +98,7 @@ func (l *Limits) derive() {
 // loose reports whether a window never binds: it brings more than another one lets through in its interval.
 func (l *Limits) loose(w *Window) bool {
 	for i := range l.Windows {
-		o := &l.Windows[i]
-		if o.Unit == w.Unit && o.Interval >= w.Interval && min(w.Size, w.Rate) >= o.Size+min(o.Size, o.Rate) {
+		if o := &l.Windows[i]; o.Unit == w.Unit && o.Interval >= w.Interval && min(w.Size, w.Rate) >= o.Size+min(o.Size, o.Rate) {
 			return true
 		}
 	}
@@ -128,8 +127,7 @@ func (l *Limits) share() {
 func (l *Limits) brings(unit int64) int64 {
 	counts, most := false, int64(MostUnits)
 	for i := range l.Windows {
-		w := &l.Windows[i]
-		if w.Unit == unit {
+		if w := &l.Windows[i]; w.Unit == unit {
 			counts = true
 			if n := min(l.Grain/w.Interval, 1000); n > 0 {
 				most = min(most, min(w.Rate, w.Size)*n)

@@ -24,8 +24,7 @@ func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a An
 		a.Limit = 0
 	}
 	l = l.InForce(s, now)
-	now = s.time(nil, now)
-	l.advance(s, leases, now)
+	l.advance(s, leases, max(now, s.Now))
 	s.rest(leases)
 	l.line(s)
 	return a, then

@@ -26,15 +26,14 @@ func (s *State) repin(op *Op, now int64, a *Answer) (unpinned bool) {
 	unpinned = len(s.Pins) > 0 && s.Pins[0].End > 0
 	s.unpin()
 	if op.Kind == Pin {
-		end := int64(Never)
-		if op.For > 0 {
-			end = t + op.For
-		}
 		if len(s.Pins) == 0 {
 			s.Pins = append(s.Pins, Pinned{})
 		}
 		p := &s.Pins[0]
-		p.Limit, p.End = *op.Pin, end
+		p.Limit, p.End = *op.Pin, Never
+		if op.For > 0 {
+			p.End = t + op.For
+		}
 		if op.Pin.Raise == 1 { // the operator knows better than the refusals so far
 			p.Level = Level{}
 		}
@@ -49,7 +48,7 @@ func (s *State) unpin() {
 		if p.Line > 0 {
 			promised := s.promises()
 			s.takeLine(p.Line)
-			s.rebook(&promised, s.Now, min(s.Slot, s.Now))
+			s.rebook(&promised, min(s.Slot, s.Now))
 		}
 		if p.Limit.Raise == 1 {
 			p.Level = Level{}
@@ -94,15 +93,18 @@ func (l *Limits) pin(s *State, op *Op, now int64) {
 				l.Tokens = p.Limit.Tokens
 			}
 			for i := range l.Windows {
-				w := &l.Windows[i]
-				if p.Limit.Raise == 1 && w.like(&p.Limit.Window) && p.Window.Size == 0 {
+				if w := &l.Windows[i]; p.Limit.Raise == 1 && w.like(&p.Limit.Window) && p.Window.Size == 0 {
 					p.Window = *w
 					w.Size, w.Rate = max(w.Size, p.Limit.Window.Size), max(w.Rate, p.Limit.Window.Rate)
 				}
 			}
 		}
 		if p.Level.Part > 0 {
-			l.tell(&p.Level, op, now)
+			if op.Kind == Announce {
+				p.Level.Announced, p.Level.Until = op.Level, now+op.For
+			} else if op.Kind == Throttle && op.Level > 0 {
+				l.refused(&p.Level, now)
+			}
 			if op.changes() || op.Kind == Announce {
 				l.follow(s, &p.Level, now)
 			}

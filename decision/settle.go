@@ -72,9 +72,8 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 // learn measures an operation. One that takes much longer than the average and than the last one counts less: booked
 // slots do not come forward when the others turn out to be short. An average below a millisecond counts as one.
 func (l *Limits) learn(s *State, op *Op) {
-	last := s.Last
-	if s.Ended == 0 { // it is when the first lease began
-		last = 0
+	if s.Ended == 0 { // Last is when the first lease began
+		s.Last = 0
 	}
 	if s.Ended < most {
 		s.Ended++
@@ -82,7 +81,7 @@ func (l *Limits) learn(s *State, op *Op) {
 		s.Held -= s.Held / most
 	}
 	time := min(max(0, s.Now-op.Lease.Begin), longest)
-	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(s.Ended+1), last))
+	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(s.Ended+1), s.Last))
 	s.Last = time
 }
 
@@ -170,12 +169,11 @@ func (l *Limits) resume(s *State) {
 // reset forgets the operations that run or wait, and a time that was ahead of the clock. Such a time brings no
 // capacity.
 func (l *Limits) reset(s *State, before, now int64) {
-	ahead := before > now
 	s.Now, s.Slot, s.Plain, s.Closed, s.Moved, s.AgainUS, s.Head = now, now, 0, 0, 0, 0, s.Next*16
 	s.Flows, s.Calendars = s.Flows[:0], s.Calendars[:0]
 	for i := range s.Lines {
 		line := &s.Lines[i]
-		if ahead {
+		if before > now {
 			line.Left = min(line.Left, 0)
 		}
 		line.Promised, line.Spare, line.Taken, line.Largest, line.LargestAt = line.Left, 0, 0, 0, 0

@@ -31,7 +31,7 @@ func (c *Calendar) lately(at int64) int64 { return c.Classes.At(at) + c.Classes.
 func (x *Shared) weigh(f *Flow) {
 	c := &x.State.Calendars[0]
 	if f.Minute > c.Minute { // grains are longer now
-		f.Fair, f.FairUrgent, f.Last, f.Weight = 0, 0, 0, 0
+		f.Fair, f.FairUrgent, f.Last = 0, 0, 0
 	}
 	if f.Weight > 0 && f.Minute == c.Minute {
 		c.Weight -= f.Weight
@@ -53,24 +53,53 @@ func (x *Shared) weigh(f *Flow) {
 func (x *Shared) uses() int64 {
 	c, all, units := &x.State.Calendars[0], x.rate*1024, max(1, x.units)
 	own := min(x.able, all/units+1) * units
-	if own >= all || !x.short() { // nobody takes the rest
+	if own >= all || !x.full() { // nobody takes the rest
 		return mostWeight
 	}
 	return max(0, c.Weight+c.Before)*min(own*1024/(all-own), 1<<20)/1024 + 1
 }
 
-// short reports whether the next grain is full.
-func (x *Shared) short() bool {
+// full reports whether the next grain is full.
+func (x *Shared) full() bool {
 	c := &x.State.Calendars[0]
 	return c.at(c.Head+1) >= x.rate
 }
 
+// compare lowers able to what other shared limits let through, if all that waits for this limit waits for them, too.
+func (x *Shared) compare(s *State, shared []Shared) {
+	f := &s.Flows[x.flow]
+	for i := range shared {
+		y := &shared[i]
+		g := &s.Flows[y.flow]
+		if y.Key != x.Key && y.Limits.Grain <= x.Limits.Grain && (g.Units+g.Later)/max(1, y.part) >= (f.Units+f.Later)/max(1, x.part) {
+			x.able = min(x.able, y.allows(x.Limits.Grain))
+		}
+	}
+}
+
 // allows returns how many 1024ths of such an operation the entity's share lets through in a span of at least a grain.
 func (x *Shared) allows(span int64) int64 {
-	if !x.short() {
+	if !x.full() {
 		return Never
 	}
 	return min(x.rate*1024/max(1, x.units)*(x.weight*1024/x.waits())/1024, 1<<30) * min(span/x.Limits.Grain, 1<<22)
+}
+
+// able returns about how many operations like this one the windows let through in a span from now on.
+func (l *Limits) able(s *State, op *Op, span int64) int64 {
+	able := int64(MostUnits)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if cost := op.Cost[w.Unit]; cost > 0 {
+			n := w.interval(s.Now+span) - w.interval(s.Now)
+			units := min(n, bound/w.Rate) * min(w.Rate, w.Size)
+			if n == 0 || w.Size > w.Rate {
+				units += max(0, s.Lines[i].Left)
+			}
+			able = min(able, units/cost)
+		}
+	}
+	return able
 }
 
 // until returns the time, in ticks, after which weighted max-min has given this entity some parts. In that time each other
@@ -117,17 +146,13 @@ func (x *Shared) backlogs() int64 {
 	return min(backlog, Grains*1024)
 }
 
-// share returns how long the fair share of the entity takes for the operation, in ticks, if entities of this weight wait, with this one.
-func (x *Shared) share(all int64) int64 {
+// step returns how long the fair share of the entity takes for the operation, in ticks, if entities of this weight wait, with this one. It
+// is not much more than until weighted max-min has given the entity as much: lighter entities wait until the others are through. Half
+// more, because others may still begin to wait.
+func (x *Shared) step(all int64) int64 {
 	units := x.units * all
 	whole := units / x.weight
-	return (min(whole, 1<<32)*tick + (units-whole*x.weight)*tick/x.weight) / x.rate
-}
-
-// step returns share, but not much more than until weighted max-min has given the entity as much: lighter entities wait until the others
-// are through. Half more, because others may still begin to wait.
-func (x *Shared) step(all int64) int64 {
-	step := x.share(all)
+	step := (min(whole, 1<<32)*tick + (units-whole*x.weight)*tick/x.weight) / x.rate
 	if x.backlog(x.part) > 1 { // else it is rounded down too much
 		step = min(step, x.until(x.part)*3/2)
 	}
@@ -141,7 +166,11 @@ func (x *Shared) shares(f *Flow, op *Op) {
 	if op.Urgent {
 		ahead, from = f.Urgent, f.FairUrgent
 	}
-	turn := x.later(max(x.State.Calendars[0].Head+1, x.Limits.grain(x.State.Closed))*tick, 0)
+	grain := x.State.Calendars[0].Head + 1
+	if x.here {
+		grain--
+	}
+	turn := x.later(max(grain, x.Limits.grain(x.State.Closed))*tick, 0)
 	if from < turn {
 		from = turn
 		if f.Units+f.Later == 0 && !op.Urgent {

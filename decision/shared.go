@@ -11,6 +11,9 @@ package decision
 // last ticket of their entity. An operation whose limit has no room for a moment, or that another limit delays for a
 // moment, keeps its place. Behind the calendar tickets have slots one after the other. Their grains are booked as they come into it.
 //
+// An operation enters each of its limits, which takes its ticket off the books. Then each looks whether it may run. If all let it, each has
+// it run. Otherwise they place it in turn, none before the slot of another, until all agree, and each books the slot.
+//
 // A shared limit counts costs in four ways. Its windows count units, such as calls. Parts compare the units of its windows: a
 // grain brings as many parts of each unit, and the largest part of an operation counts. The calendar counts Scale parts as one,
 // because its places are small. Shares are spans of time: a grain has 1<<19 ticks.
@@ -23,31 +26,37 @@ type Shared struct {
 	State  *State
 	Leases Leases
 
-	// The view of the operation.
-	flow     int64 // the place of the entity's Flow in the limit
-	part     int64 // of the cost: see Limits.part
-	units    int64 // the same in the calendar
-	weight   int64 // of the entity, as it counts: see weights
-	able     int64 // how many 1024ths of such an operation the entity's other limits let through in a grain
-	times    int64 // see Limits.times
-	grain    int64 // what the windows bring in a grain, in the calendar
-	rate     int64 // the same, with the tokens
-	held     bool  // the lease was out in this limit, too
-	bound    Bound // why the limit does not let it run now; BoundNone if it does
-	free     int64 // the free tokens
-	token    bool  // only a token is short, or capacity that operations in flight will probably give back
-	wait     int64 // us from one such operation to the next: less than tokens take, because one that is awaited too late is idle
-	refund   int64 // when that capacity is probably back; 0 if a window has room before
+	// What the operation and the entity count here. decide sets flow, decide and end able, giveBack held, and enter the rest.
+	flow   int64 // the place of the entity's Flow in the limit
+	able   int64 // how many 1024ths of such an operation the entity's other limits let through in a grain
+	held   bool  // the lease was out in this limit, too
+	part   int64 // of the cost: see Limits.part
+	units  int64 // the same in the calendar
+	weight int64 // of the entity, as it counts: see weights
+	times  int64 // see Limits.times
+	rate   int64 // what the windows and the tokens bring in a grain, in the calendar
+	short  bool  // tokens are short: the windows bring more
+
+	// What look finds. If the operation does not run, place and book read it, and place changes some of it.
+	bound   Bound // why the limit does not let it run now; BoundNone if it does
+	below   bool  // the entity is below its fair share
+	behind  bool  // by more than this grain
+	room    bool  // it and all operations due in this grain fit
+	spare   bool  // it takes capacity that booked operations leave, in the windows without room
+	here    bool  // a newcomer has its share of this grain, whose windows are not used up, but booked: see look
+	longer  bool  // it counts in a window that is longer than a grain
+	apart   bool  // it takes nothing of a unit that others have asked for lately, and tokens are not short
+	token   bool  // only a token is short, or capacity that operations in flight will probably give back: it waits for its turn
+	refund  int64 // when that capacity is probably back; 0 if a window has room before
+	overdue int64 // see Limits.overdue
+	wait    int64 // us from one turn to the next: less than tokens take, because one that is awaited too late is idle
+
+	// What place finds for book.
 	again    bool  // a window denies it, but it is below its share and keeps its place
-	overdue  int64 // see Limits.overdue
-	below    bool  // the entity is below its fair share
-	behind   bool  // by more than this grain
-	spare    bool  // it takes capacity that booked operations leave, in the windows without room
-	room     bool  // it and all operations due in this grain fit
-	longer   bool  // it counts in a window that is longer than a grain
-	apart    bool  // it takes nothing of a unit that others have asked for lately, and tokens are not short
+	lost     bool  // booked operations have left capacity lately: others may run in it
+	passes   bool  // it goes before the booked operations, since they probably do not come
 	gathered int64 // the grain in which room for a large one has gathered; 0 of a small one, and if that is not known yet
-	fair     int64 // the place of its fair share, in ticks
+	fair     int64 // the place of its fair share, in ticks; 0 if that is not known yet
 	given    int64 // the slot behind the calendar, if it waits there for this limit; 0 if it does not
 	last     int64 // the place behind all that wait there, in ticks
 }
@@ -63,7 +72,7 @@ const (
 // enter takes the ticket off the books of the limit.
 func (x *Shared) enter(f *Flow, op *Op) {
 	c, l := &x.State.Calendars[0], x.Limits
-	x.part, x.given, x.last, x.gathered = l.part(&op.Cost), 0, 0, 0
+	x.part = l.part(&op.Cost)
 	x.weight = min(x.Weight, mostWeight/weights) * weights
 	x.rates(l.booked(x.part))
 	f.expire(x.State.Now - l.grace())
@@ -85,17 +94,15 @@ func (x *Shared) enter(f *Flow, op *Op) {
 // rates sets how many units an operation takes, and what a grain brings.
 func (x *Shared) rates(units int64) {
 	c, l := &x.State.Calendars[0], x.Limits
-	x.units = units // tokens are counted as operations of this size if they are short
-	x.grain = l.gains(x.State)
-	x.times = l.times(x.State, x.grain)
-	usual := max(x.units, c.usual())
-	tokens := min(l.ends(x.State, x.times)*usual, mostBooked)
-	x.grain = min(x.grain*x.times, mostBooked)
-	if tokens < x.grain { // tokens are short, and a small operation takes one, too
-		x.units = usual
+	gains, usual := l.gains(x.State), max(units, c.usual())
+	x.times = l.times(x.State, gains)
+	gains = min(gains*x.times, mostBooked)
+	x.rate = max(1, min(gains, l.ends(x.State, x.times)*usual))
+	x.short = x.rate < gains
+	if x.short { // a small operation takes a token, too
+		units = usual
 	}
-	x.rate = max(1, min(x.grain, tokens))
-	x.units = min(x.units*x.times, mostBooked)
+	x.units = min(units*x.times, mostBooked)
 }
 
 // gains returns what the windows bring in a grain, in units of the calendar.
@@ -121,28 +128,30 @@ func (l *Limits) times(s *State, gains int64) int64 {
 	return max(1, min(l.pace(s)*8/125/l.Grain, 64*Grains)) // 64 units a grain or more
 }
 
-// look decides whether this limit lets the operation run now.
-func (x *Shared) look(f *Flow, op *Op) {
+// windows sets what the windows tell of an operation, beside all that is due in this grain. It reports whether booked operations leave
+// their capacity to newcomers.
+func (x *Shared) windows(op *Op) bool {
 	c, s, l, now := &x.State.Calendars[0], x.State, x.Limits, x.State.Now
-	s.rest(x.Leases)
-	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
-	x.bound, x.spare, x.fair, x.room = BoundNone, true, 0, true
-	x.token, x.wait, x.refund, x.overdue = false, l.pace(s)*3/4, 0, 0
+	end := l.begin(c.Head+1) - 1
+	x.bound, x.spare, x.room, x.apart, x.longer = BoundNone, true, true, false, false
+	x.refund, x.wait = 0, l.pace(s)*3/4
+	leaves := !op.back() && !op.Urgent && !x.short
+	due := c.at(c.Head)
+	if op.back() { // what is less than a quarter of it is probably no operation: its grain was booked at the rate of then
+		due = max(0, due-x.units/4)
+	}
 	late := false // a window is short, and its refresh comes first
-	x.apart, x.longer = false, false
-	// Booked operations do not come, and newcomers take their place, also for a token.
-	leaves := !op.back() && !op.Urgent && x.rate >= x.grain
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost, left := op.Cost[w.Unit], line.Left-x.passing(w, op)
-		x.apart = x.apart || cost == 0 && x.rate >= x.grain && 1000*c.Asked[w.Unit] > c.Largest
+		x.apart = x.apart || cost == 0 && !x.short && 1000*c.Asked[w.Unit] > c.Largest
 		if cost > 0 {
-			x.longer = x.longer || w.Interval > c.Grain
+			x.longer = x.longer || w.Interval > l.Grain
 			if left < cost && x.bound == BoundNone {
 				x.bound = BoundWindow + Bound(i)
 			}
 			if refund := l.refund(s, line, cost-left); refund < w.room(s, left, cost, now) {
-				x.refund, x.wait = max(x.refund, refund), max(x.wait, line.spanUS(w, cost))
+				x.refund, x.wait = max(x.refund, refund), max(x.wait, line.spanUS(cost))
 			} else if left < cost {
 				late = true
 			}
@@ -151,41 +160,54 @@ func (x *Shared) look(f *Flow, op *Op) {
 			room := s.LastID == 0 || all-x.reserved(int64(i)) >= x.expects(due, int64(i))+cost
 			x.room = x.room && room
 			x.spare = x.spare && (room || line.spares(cost))
-			leaves = leaves && (line.spares(cost) || room && w.Interval > c.Grain)
+			leaves = leaves && (line.spares(cost) || room && w.Interval > l.Grain)
 		}
 	}
+	if late {
+		x.refund = 0
+	}
+	return leaves
+}
+
+// look decides whether this limit lets the operation run now.
+func (x *Shared) look(f *Flow, op *Op) {
+	c, s, l, now := &x.State.Calendars[0], x.State, x.Limits, x.State.Now
+	s.rest(x.Leases)
+	due := c.at(c.Head)
+	leaves := x.windows(op)
+	x.token, x.overdue = false, 0
+	x.passes, x.fair, x.given, x.gathered = false, 0, 0, 0 // for place
 	out := x.Leases.Out(now)
-	x.free = l.Tokens - s.Plain - out
+	free := l.Tokens - s.Plain - out
 	served := f.Fair
 	if op.Urgent {
 		served = f.FairUrgent
 	}
 	// While an operation that is below its share waits, operations of entities that have had their share of this grain wait, too.
 	x.behind = served < c.Head*tick
-	x.below = x.behind || served < (c.Head+1)*tick && (s.AgainUS <= now*1000 || x.rate < x.grain) || l.FirstCome == 1
-	if x.rate < x.grain { // tokens are short
-		rest := (end - now) * 1024 / c.Grain // of this grain: so much of the rate and of the due units is still to come
+	x.below = x.behind || served < (c.Head+1)*tick && (s.AgainUS <= now*1000 || x.short) || l.FirstCome == 1
+	if x.short {
+		rest := (l.begin(c.Head+1) - 1 - now) * 1024 / l.Grain // of this grain: so much of the rate and of the due units is still to come
 		// Due operations do not use a second free token, or one that is free for two paces: they come late, or not at all.
-		idle := x.free > 1 || x.free > 0 && now-s.LastID/1024 > l.pace(s)/500
+		idle := free > 1 || free > 0 && now-s.LastID/1024 > l.pace(s)/500
 		alone := op.back() && s.AgainUS <= now*1000 // no other one waits for a token
-		room := idle || alone || min(x.free, mostBooked)*x.units+x.rate*rest/1024 >= due*rest/1024+x.units
+		room := idle || alone || min(free, mostBooked)*x.units+x.rate*rest/1024 >= due*rest/1024+x.units
 		x.room, x.spare = x.room && room, x.spare && room
 	}
 	early := op.Ticket.Slot > now // it has no turn for a token yet, and before its grain it is like a newcomer
 	first := op.back() && l.grain(op.Ticket.Slot) <= c.Head || x.hurries(f, op)
 	x.spare = x.spare && !x.room && (!first || !x.below)
-	entitled := x.room || first && x.below || x.spare
+	// The slots of others may be up to the end of a long grain. A newcomer's share of it goes before them.
+	x.here = !op.back() && x.bound == BoundNone && !x.room && !x.spare && !x.short && l.Grain > soon && s.Closed <= now && l.FirstCome == 0
+	entitled := x.room || first && x.below || x.spare || x.here && x.behind
 	waits := !op.back() || early && (!x.below || op.Ticket.Slot > now+soon) // for those that have their turn for a token
-	if late {
-		x.refund = 0
-	}
 	if s.Closed > now {
 		x.bound = BoundClosed
 	} else if x.refund > 0 && entitled {
 		x.token, x.overdue = !early && (op.back() || due == 0), l.overdue(s)
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
-	} else if x.bound == BoundNone && (x.free < 1 || waits && !leaves && s.AgainUS > now*1000) {
+	} else if x.bound == BoundNone && (free < 1 || waits && !leaves && s.AgainUS > now*1000) {
 		x.bound, x.token = BoundTokens, !early && (first && (x.below || x.room) || due == 0 || leaves)
 		if out >= l.Tokens {
 			x.overdue = l.overdue(s)
@@ -193,31 +215,9 @@ func (x *Shared) look(f *Flow, op *Op) {
 	}
 }
 
-// busiest returns the place of the limit that has room last for an operation, behind all that is booked. It returns -1 if all have room
-// now.
-func busiest(shared []Shared, op *Op) int64 {
-	place, last := int64(-1), int64(0)
-	for i := range shared {
-		x := &shared[i]
-		s, c, grain := x.State, &x.State.Calendars[0], x.Limits.Grain
-		at := max(s.Now, s.Closed, x.time(c.Last))
-		if x.rate < x.grain { // tokens are short
-			at = max(at, s.Now+min(c.Booked*1024/x.rate, bound/grain)*grain/1024)
-		}
-		for k := range x.Limits.Windows {
-			w := &x.Limits.Windows[k]
-			at = max(at, w.room(s, s.Lines[k].Left-x.expects(c.Booked, int64(k)), op.Cost[w.Unit], s.Now))
-		}
-		if at > max(last, s.Now) {
-			place, last = int64(i), at
-		}
-	}
-	return place
-}
-
 // hurries reports whether an urgent operation goes before others for a token: those of its entity fit into the entity's share of a grain.
 func (x *Shared) hurries(f *Flow, op *Op) bool {
-	return op.Urgent && x.rate < x.grain && x.until(f.Urgent) < tick
+	return op.Urgent && x.short && x.until(f.Urgent) < tick
 }
 
 // fits reports whether the limit lets the operation run now.
@@ -236,7 +236,7 @@ func (x *Shared) passing(w *Window, op *Op) int64 {
 func (x *Shared) reserved(window int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	w := &l.Windows[window]
-	if w.Interval <= c.Grain || w.Size > w.Rate {
+	if w.Interval <= l.Grain || w.Size > w.Rate {
 		return 0
 	}
 	each := x.expects(x.rate*x.times, window)
@@ -248,11 +248,16 @@ func (x *Shared) reserved(window int64) int64 {
 // run takes capacity and a token.
 func (x *Shared) run(f *Flow, op *Op) {
 	c, s := &x.State.Calendars[0], x.State
-	if x.spare {
+	if x.spare || op.Ticket.Again == unbooked {
 		for i := range x.Limits.Windows {
 			line := &s.Lines[i]
 			line.Taken += op.Cost[line.Window.Unit]
 		}
+	}
+	if !op.back() && x.short && x.Limits.idle(s) { // tokens are short, but those that have booked do not come
+		c.Units.Clear()
+		c.Booked, c.Front, c.Last = 0, c.Head+1, 0
+		s.Slot = s.Now
 	}
 	x.Limits.take(s, op)
 	step := x.step(x.waits())
@@ -266,13 +271,13 @@ func (x *Shared) run(f *Flow, op *Op) {
 // surplus reports whether the windows have gathered enough by t for the operation and the booked units. A limit that is far from
 // short delays nothing, and a window that gathers while a longer one is used up has room for more than a grain brings.
 func (x *Shared) surplus(op *Op, booked, t int64) bool {
-	c, l := &x.State.Calendars[0], x.Limits
-	if x.rate < x.grain && !x.fits() { // tokens are short
+	l := x.Limits
+	if x.short && !x.fits() {
 		return false
 	}
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		gathers := w.Size > w.Rate || w.Interval <= c.Grain // else see open
+		gathers := w.Size > w.Rate || w.Interval <= l.Grain // else see open
 		if cost := op.Cost[w.Unit]; cost > 0 && gathers && w.gain(x.State, x.State.Lines[i].Left, x.State.Now, t) < x.expects(booked, int64(i))+cost {
 			return false
 		}
@@ -284,7 +289,7 @@ func (x *Shared) surplus(op *Op, booked, t int64) bool {
 // its place runs soon. Any other one books, unless another shared limit delays it until a time behind the calendar.
 func (x *Shared) place(f *Flow, op *Op, t int64, another bool) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	x.again = false
+	x.again, x.lost = false, false
 	if x.token { // denied operations ask one after the other for a while; the others book again
 		at := s.turn(x.overdue)
 		if x.refund == 0 { // no token comes back before
@@ -307,7 +312,7 @@ func (x *Shared) place(f *Flow, op *Op, t int64, another bool) int64 {
 	t = max(t, s.Closed)
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if w.Interval > c.Grain || op.Cost[w.Unit] > w.Size || line.Left < 0 {
+		if w.Interval > l.Grain || op.Cost[w.Unit] > w.Size || line.Left < 0 {
 			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], s.Now))
 		}
 	}
@@ -315,23 +320,41 @@ func (x *Shared) place(f *Flow, op *Op, t int64, another bool) int64 {
 		return at
 	}
 	if another { // operations come at the rate of the limit, unless it is far from short, or the last slot is too late to be of the same ones
-		next, all := s.Slot+min(c.Grain, bound/max(1, x.units))*x.units/x.rate, x.backlogs()
-		if s.Slot >= t && s.Slot < t+(all/1024+1)*c.Grain && !x.surplus(op, 4*all*x.rate/1024, t) {
+		next, all := s.Slot+min(l.Grain, bound/max(1, x.units))*x.units/x.rate, x.backlogs()
+		if s.Slot >= t && s.Slot < t+(all/1024+1)*l.Grain && !x.surplus(op, 4*all*x.rate/1024, t) {
 			return next
 		}
 		return t
 	}
-	return x.first(f, op, t)
+	at := x.first(f, op, t)
+	if x.unused(op, at) {
+		x.token, x.passes, x.given, x.fair = true, true, 0, 0
+		for i := range l.Windows {
+			w, line := &l.Windows[i], &s.Lines[i]
+			cost := op.Cost[w.Unit]
+			x.wait = max(x.wait, line.spanUS(cost))
+			x.overdue = max(x.overdue, min(w.room(s, line.Left, cost, s.Now), LastTime)-s.Now)
+		}
+		at = max(t, s.turn(x.overdue)/1000)
+	}
+	return at
+}
+
+// unused reports whether the booked operations before a slot probably do not come: see Limits.abandoned. Then an operation that has
+// booked nothing waits only for its turn.
+func (x *Shared) unused(op *Op, slot int64) bool {
+	books := op.back() && op.Ticket.Again != unbooked && x.bound != BoundTokens
+	return !books && !x.short && x.Limits.abandoned(x.State, op, slot)
 }
 
 // slower reports whether a window of the entity is refreshed until t and brings less than this limit in its time.
 func (x *Shared) slower(own *Limits, op *Op, t int64) bool {
 	for i := range own.Windows {
 		w := &own.Windows[i]
-		cost := op.Cost[w.Unit]
-		brings := min(min(w.Rate, w.Size)/max(1, cost), mostBooked) * x.units
-		if cost > 0 && w.interval(t) > w.interval(x.State.Now) && brings/x.rate < w.Interval/x.Limits.Grain {
-			return true
+		if cost := op.Cost[w.Unit]; cost > 0 && w.interval(t) > w.interval(x.State.Now) {
+			if min(min(w.Rate, w.Size)/cost, mostBooked)*x.units/x.rate < w.Interval/x.Limits.Grain {
+				return true
+			}
 		}
 	}
 	return false
@@ -340,7 +363,7 @@ func (x *Shared) slower(own *Limits, op *Op, t int64) bool {
 // keeps returns the slot of an operation that keeps its place or has one in this grain, or 0.
 func (x *Shared) keeps(op *Op, t int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	if x.fits() && (l.grain(t) <= c.Head || op.back() && t < s.Now+soon) { // another limit delays it for a moment
+	if x.fits() && !x.here && (l.grain(t) <= c.Head || op.back() && t < s.Now+soon) { // another limit delays it for a moment
 		return t
 	}
 	if op.Ticket.Slot > s.Now { // it came early
@@ -353,19 +376,21 @@ func (x *Shared) keeps(op *Op, t int64) int64 {
 	}
 	// Behind the operations due in this grain. A limit that is closed may open in it: a minute is long.
 	if closed := x.bound == BoundClosed; (x.room || op.back() && x.below) && (closed || x.bound >= BoundWindow) {
-		at, due := t, c.at(c.Head)
+		at, due, again := t, c.at(c.Head), !x.room && !closed
 		if !x.room { // before them
 			due = 0
-			if !closed { // one after the other
-				at = max(t, l.Windows[x.bound-BoundWindow].Next(s.AgainUS/1000-1))
-			}
+		}
+		if again { // one after the other
+			w, line := &l.Windows[x.bound-BoundWindow], &s.Lines[x.bound-BoundWindow]
+			at = max(t, w.Next(s.AgainUS/1000-1))
+			x.lost = !x.longer && line.spares(op.Cost[w.Unit])
 		}
 		for i := range l.Windows {
 			w := &l.Windows[i]
 			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i))-x.passing(w, op), op.Cost[w.Unit], s.Now))
 		}
-		if l.grain(at) <= c.Head || x.behind && !x.room && at < s.Now+soon {
-			x.again = !x.room && !closed
+		if l.grain(at) <= c.Head || (x.behind || x.lost) && !x.room && at < s.Now+soon {
+			x.again = again
 			return at
 		}
 	}
@@ -376,15 +401,17 @@ func (x *Shared) keeps(op *Op, t int64) int64 {
 func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 	c := &x.State.Calendars[0]
 	n := x.Limits.grain(t)
-	surplus := x.holds(t) && (x.fits() || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t) && x.open(op, n) == n
-	if !surplus && x.holds(t) {
-		n = x.seek(op, t)
+	if x.here && n > c.Head { // its other limits delay it until a later grain
+		x.here, x.fair = false, 0
 	}
 	if x.fair == 0 {
 		x.shares(f, op)
 	}
-	if surplus {
-		return t
+	if c.holds(n) {
+		if (x.fits() || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t) && x.open(op, n) == n {
+			return t
+		}
+		n = x.seek(op, t)
 	}
 	if c.holds(n) {
 		at, fair, last := x.Limits.grain(t), min(n, x.fair/tick), max(x.fair, f.Last)/tick
@@ -397,6 +424,8 @@ func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 	x.last = x.later(n*tick, 0)
 	if c.Last >= x.last {
 		x.last = x.later(c.Last, (x.units*tick+x.rate-1)/x.rate)
+	} else if !x.holds(t) { // it waits for another limit
+		return t
 	}
 	x.given = max(t, x.time(min(x.last, x.fair)))
 	return x.given
@@ -408,12 +437,13 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 	if at := min(s.turn(x.overdue)+x.wait, Never); x.token && t.Slot <= at/1000+soon { // else another limit holds it past its turn
 		s.AgainUS = at
 	}
-	if op.back() && x.below && x.bound >= BoundWindow && x.refund == 0 && op.Ticket.Slot <= s.Now {
+	leftover := op.Ticket.Again == unbooked || x.again && x.lost // it waits for what booked operations leave: nobody took its slot
+	if op.back() && !leftover && x.below && x.bound >= BoundWindow && x.refund == 0 && op.Ticket.Slot <= s.Now {
 		x.Limits.deny(s, op)
 	}
 	if x.again { // half of the capacity is for the operations that are due
-		w, line := &x.Limits.Windows[x.bound-BoundWindow], &s.Lines[x.bound-BoundWindow]
-		s.AgainUS = min(s.turn(0)+2*line.spanUS(w, op.Cost[w.Unit]), Never)
+		line := &s.Lines[x.bound-BoundWindow]
+		s.AgainUS = min(s.turn(0)+2*line.spanUS(op.Cost[line.Window.Unit]), Never)
 	}
 	n := x.Limits.grain(t.Slot)
 	if x.given > 0 && x.last <= x.fair {
@@ -433,6 +463,9 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 			f.Fair = last
 		}
 		f.Last = max(f.Last, last)
+	}
+	if x.passes {
+		t.Again = unbooked
 	}
 	f.put(t.Slot, x.part)
 	if op.Urgent {

@@ -787,3 +787,35 @@ func TestSharedEarlyToken(t *testing.T) {
 		t.Errorf("the operation that waits for the token is delayed by %d ms for %d", a.Delay, a.Bound)
 	}
 }
+
+// Behind the calendar of a limit that is FIFO nobody waits for another entity's own limit.
+func TestSharedFirstComeBehindCalendar(t *testing.T) {
+	all := newEntity(t, perSecond(20, 20))
+	all.l.FirstCome = 1
+	long, short := newEntity(t, decision.Window{Size: 1, Rate: 1, Interval: 60_000}), newEntity(t, decision.Window{Size: 1, Rate: 1, Interval: 60_000})
+	for range 100 {
+		long.within(all, 0, one)
+	}
+	for i := range int64(30) {
+		if a := short.within(all, 0, one); a.Delay > i*60_000 || a.Limit != 0 {
+			t.Errorf("message %d waits %d ms because of limit %d, want at most %d because of its own", i, a.Delay, a.Limit, i*60_000)
+		}
+	}
+}
+
+// Without tickets an entity uses its own limit when the shared limit holds up its messages for seconds: they take what the lost bookings leave.
+func TestSharedTicketsLostForAMoment(t *testing.T) {
+	for _, c := range []struct {
+		size, interval, shared int64 // of the entity, and of the shared limit in a second
+		messages               int
+		most                   int64
+	}{
+		{60, 60_000, 2, 300, 340_000}, {3, 10_000, 1, 60, 210_000}, {3, 5000, 2, 90, 160_000},
+	} {
+		own := decision.Limits{Windows: []decision.Window{{Size: c.size, Rate: c.size, Interval: c.interval}}}
+		q := queue{own: own, shared: []decision.Limits{{Windows: []decision.Window{perSecond(c.shared, c.shared)}}}, entities: 1, messages: c.messages, lost: true}
+		if last, _ := q.run(t); last > c.most {
+			t.Errorf("%d in %d ms and %d a second: %d messages take %d ms, want at most %d", c.size, c.interval, c.shared, c.messages, last, c.most)
+		}
+	}
+}

@@ -28,9 +28,6 @@ func (w *Window) since(s *State, from int64) int64 {
 
 // gain returns the capacity at the time to of a window that had left at from. No product exceeds Size - left + Rate.
 func (w *Window) gain(s *State, left, from, to int64) int64 {
-	if to <= from {
-		return left
-	}
 	n := w.interval(to) - w.interval(w.since(s, from))
 	if n <= 0 {
 		return left
@@ -65,9 +62,9 @@ func (w *Window) spanUS(cost int64) int64 {
 	return min(cost, bound/(each+1)) * each
 }
 
-// spanUS returns the time in which a window brings the expected cost of an operation, in us.
-func (line *Line) spanUS(w *Window, cost int64) int64 {
-	span := w.spanUS(cost)
+// spanUS returns the time in which the window brings the expected cost of an operation, in us.
+func (line *Line) spanUS(cost int64) int64 {
+	span := line.Window.spanUS(cost)
 	return span/4096*line.expected() + span%4096*line.expected()/4096
 }
 
@@ -85,12 +82,10 @@ func (l *Limits) advance(s *State, leases Leases, now int64) {
 	if len(s.Pins) > 0 && s.Pins[0].End <= now {
 		s.unpin()
 	}
-	changed := l.changed(s)
-	if !changed && now-s.Now >= l.Fill && now >= l.Until(s) && leases.Out(now) == 0 { // Until is no sooner
-		s.forget()
-		changed = true
+	if now-s.Now >= l.Fill && now >= l.Until(s) && !l.changed(s) && leases.Out(now) == 0 { // Until is no sooner than Fill
+		*s = State{Lines: s.Lines[:0], Flows: s.Flows[:0], Calendars: s.Calendars[:0]} // an unknown entity, with the memory of s
 	}
-	if changed {
+	if l.changed(s) {
 		l.adopt(s, now)
 	}
 	s.Tokens, s.Guess = l.Tokens, l.Guess
@@ -102,18 +97,18 @@ func (l *Limits) advance(s *State, leases Leases, now int64) {
 
 // refresh counts the intervals that have begun between the last decision and now.
 func (l *Limits) refresh(s *State, leases Leases, now int64) {
-	idle := s.Closed <= s.Now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens && (now-s.Now)*1000 > l.again(l.pace(s))
+	idle := s.Closed <= s.Now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens && (now-s.Now)*1000 > l.again(s)
+	usedUp := s.usedUp()
 	for i := range l.Windows {
-		w, line := &l.Windows[i], &s.Lines[i]
-		if w.interval(now) > w.interval(s.Now) {
-			left, lost := line.Left, line.measure(w, s, now)
+		if w, line := &l.Windows[i], &s.Lines[i]; w.interval(now) > w.interval(s.Now) {
+			left, lost := line.Left, line.measure(s, usedUp, now)
 			line.Left, line.Over = w.gain(s, left, s.Now, now), 0
-			line.clip(w, s.LastID)
+			line.clip(s)
 			if len(s.Calendars) == 0 && !l.loose(w) { // else its tickets are due at any time of a grain, or of a longer window
 				l.release(s, line, lost, now)
 			}
 			usual := line.usual(s)
-			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= min(w.Size, max(w.Rate, usual)) && (now-s.Now)*1000 > line.spanUS(w, usual)
+			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= min(w.Size, max(w.Rate, usual)) && (now-s.Now)*1000 > line.spanUS(usual)
 		} else {
 			idle = false
 		}
@@ -123,71 +118,13 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 	}
 }
 
-// usual returns the average estimate of the last operations.
-func (line *Line) usual(s *State) int64 { return line.Estimated / max(1, s.Ended) }
-
-// forget makes s the State of an unknown entity. It keeps the memory of Lines.
-func (s *State) forget() {
-	*s = State{Lines: s.Lines[:0], Flows: s.Flows[:0], Calendars: s.Calendars[:0]}
-}
-
-// fades is the number of intervals in which a unit that booked operations have left is forgotten.
-const fades = 4
-
-// measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much in the next
-// interval, and a little less in each interval after it: which tickets come back is chance, so an interval without a lost one says
-// little. As long as the window has room for the next gain, the largest of the booked operations may be waiting for it. lost is what
-// the window has no room for.
-func (line *Line) measure(w *Window, s *State, now int64) (lost int64) {
-	if w.interval(s.Slot) > w.interval(s.Now) {
-		left := w.gain(s, line.Left, s.Now, w.begin(w.interval(now))-1)
-		lost = max(0, line.Taken+max(0, left)-max(0, w.Size-w.Rate))
-		if w.interval(max(line.LargestAt, s.Closed)) < w.interval(s.Now)-1 { // it has run, or does not come
-			line.Largest = 0
-		}
-		if left+w.Rate <= w.Size && s.Closed <= s.Now {
-			left -= max(0, min(line.Largest-1, w.gain(s, line.Left, s.Now, s.Slot)-line.Promised))
-		}
-		unused := max(0, line.Taken+max(0, left))
-		line.Spare = max(fades*unused, max(0, line.Spare)*(fades-1)/fades)
-	} else {
-		line.Spare, line.Largest, line.LargestAt = 0, 0, 0
-	}
-	line.Taken = 0
-	return lost
-}
-
-// spares reports whether newcomers may take so much that is promised.
-func (line *Line) spares(cost int64) bool { return line.Spare > fades*(line.Taken+cost-1) }
-
-// release gives the unused slots of a shorter window back to the windows that are not refreshed yet, because their
-// operations do not come. If the last promised slot lies behind the refresh, newcomers may take as much of the capacity that
-// is left. Of another unit these operations would have taken the usual amount. A window of it that gathers keeps that for a large one.
-func (l *Limits) release(s *State, shorter *Line, units, now int64) {
-	operations := units / max(1, shorter.usual(s))
-	for i := range l.Windows {
-		w, line, n := &l.Windows[i], &s.Lines[i], units
-		same := w.Unit == shorter.Window.Unit
-		if !same {
-			n = min(operations, bound/(line.usual(s)+1)/fades) * line.usual(s)
-		}
-		if (same || w.Size <= w.Rate) && w.interval(now) == w.interval(s.Now) {
-			if w.interval(s.Slot) == w.interval(now) {
-				line.Promised = min(w.Size, line.Promised+n)
-			} else {
-				line.Spare = max(line.Spare, min(fades*(line.Left+line.Taken), line.Spare+fades*n))
-			}
-		}
-	}
-}
-
 // clip keeps Left and all that leases may still give back within Size: capacity that a window could not hold is lost to
 // an operation that cost less, too. The oldest leases lose first.
-func (line *Line) clip(w *Window, last int64) {
-	over := line.Left + line.Stale + line.Fresh - w.Size
+func (line *Line) clip(s *State) {
+	over := line.Left + line.Stale + line.Fresh - line.Window.Size
 	if over > line.Stale {
-		line.Stale, line.StaleFrom = w.Size-line.Left, line.FreshFrom
-		line.Fresh, line.FreshFrom = 0, last
+		line.Stale, line.StaleFrom = line.Window.Size-line.Left, line.FreshFrom
+		line.Fresh, line.FreshFrom = 0, s.LastID
 	} else if over > 0 {
 		line.Stale -= over
 	}
@@ -238,8 +175,7 @@ func (l *Limits) Until(s *State) int64 {
 	}
 	until := max(from+waiting, s.Slot, s.Closed, s.AgainUS/1000, l.Start) + l.Fill + l.grace()
 	for i := range s.Lines {
-		owed := -min(s.Lines[i].Left, s.Lines[i].Promised)
-		if owed > 0 && i < len(l.Windows) {
+		if owed := -min(s.Lines[i].Left, s.Lines[i].Promised); owed > 0 && i < len(l.Windows) {
 			w := &l.Windows[i]
 			until = max(until, from+min(owed/w.Rate+1, LastTime/w.Interval)*w.Interval+l.Fill)
 		}

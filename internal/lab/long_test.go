@@ -61,6 +61,21 @@ func TestBurstForFewTokens(t *testing.T) {
 	}, 1.03, 4)
 }
 
+// A few messages wait for tokens while long operations hold all of them. They need not ask as often as many tokens come back.
+func TestFewWaitForTokens(t *testing.T) {
+	for _, tokens := range []int{5, 20, 50} {
+		for _, expected := range []time.Duration{4 * time.Second, 20 * time.Second} {
+			s := Scenario{
+				Options:  drip.Options{Size: plenty, RefreshRate: plenty, Concurrency: tokens, WaitForToken: expected},
+				Arrivals: Burst(tokens+max(1, tokens/20), begun), Operation: Fixed(20 * time.Second), Hold: -1,
+			}
+			got := mustRun(t, s, 1, Admit)
+			tell(t, got.Results[0].Redeliveries.Max > 70 || got.Results[0].Makespan > got.Results[1].Makespan*107/100,
+				"%d tokens, expected %v: %+v; %v, at best %v", tokens, expected, got.Results[0].Redeliveries, got.Results[0].Makespan, got.Results[1].Makespan)
+		}
+	}
+}
+
 // Callers of GetDelay wait for tokens beside tickets. They have no place in the line, and leave no tokens idle.
 func TestGetDelayBesideTickets(t *testing.T) {
 	for _, c := range []struct {

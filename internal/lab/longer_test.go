@@ -181,6 +181,31 @@ func TestSharedDeniedBeforeARefresh(t *testing.T) {
 	}
 }
 
+// An app counts by the minute, and shops by the second. The first shops book the app's minute up to its end. The others have their share
+// of it nevertheless: alone they would take as long for their messages in the next minute, and the app would not be used up in any.
+func TestSharedMinuteOfSeconds(t *testing.T) {
+	second := func(size, rate int) drip.Limit { return drip.Limit{Size: size, RefreshRate: rate} }
+	minute := func(n int) drip.Limit { return drip.Limit{Size: n, RefreshInterval: time.Minute} }
+	for _, c := range []struct {
+		own         drip.Limit
+		shared      map[string]drip.Limit
+		shops, each int
+		times, mean float64 // of the optimum, and the most postponements of a message
+	}{
+		{second(40, 2), map[string]drip.Limit{"app": minute(600)}, 6, 170, 1.05, 1.5},
+		{second(2, 2), map[string]drip.Limit{"app": minute(600)}, 6, 170, 1.05, 1.5},
+		{drip.Limit{Size: 1, RefreshInterval: 500 * time.Millisecond}, map[string]drip.Limit{"app": minute(300)}, 5, 120, 1.05, 1.5},
+		{minute(100), map[string]drip.Limit{"app": minute(600), "endpoint": second(20, 20)}, 6, 170, 1.05, 2.1},
+		{minute(100), map[string]drip.Limit{"app": minute(600), "endpoint": second(20, 20)}, 6, 500, 1.05, 2.4},
+	} {
+		nearFluid(t, SharedScenario{
+			Name:     fmt.Sprintf("own %v, %v, %d shops with %d messages", c.own, c.shared, c.shops, c.each),
+			Options:  drip.Options{Size: c.own.Size, RefreshRate: c.own.RefreshRate, RefreshInterval: c.own.RefreshInterval, Concurrency: plenty, Shared: c.shared},
+			Entities: entities(c.shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true, Messages: sent(byEntity, times(c.shops, c.each)...),
+		}, c.times, c.mean)
+	}
+}
+
 // earliest is the second in which the last of n messages runs if each runs as early as the windows let it.
 func earliest(n, second int, windows []drip.Window) time.Duration {
 	left := make([]int, len(windows))

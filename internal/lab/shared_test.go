@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // A shared limit that is far from short changes no answer, whatever the intervals of both.
@@ -132,6 +133,62 @@ func TestSharedScenarios(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// In a shared limit messages that take calls alone pass a backlog that waits for tokens: their wait depends on the calls that are left, not
+// on the backlog.
+func TestSharedBacklogOfAUnit(t *testing.T) {
+	for _, c := range []struct {
+		interval        time.Duration
+		calls, tokens   int // of the limit
+		backlog, others int // messages; one of the backlog takes a call and a token
+		same            bool
+	}{
+		{time.Second, 10, 1, 2000, 300, true}, {time.Second, 10, 1, 2000, 300, false}, {time.Second, 10, 1, 300, 300, false},
+		{time.Second, 4, 2, 500, 200, true}, {time.Second, 50, 2, 3000, 2000, false}, {3 * time.Second, 10, 1, 2000, 1000, false},
+		{time.Minute, 10, 1, 300, 1000, true}, {time.Minute, 10, 1, 700, 1000, true}, {time.Minute, 10, 1, 2000, 3000, true},
+	} {
+		now, rnd := time.UnixMilli(1_800_000_000_000), rand.New(rand.NewPCG(1, 1))
+		app := drip.Limit{Size: c.calls, RefreshInterval: c.interval, Windows: []drip.Window{{Size: c.tokens, RefreshInterval: c.interval, Unit: "tokens"}}}
+		b := buckettest.New(t, drip.Options{
+			Size: plenty, RefreshRate: plenty, Concurrency: plenty, Clock: func() time.Time { return now }, Start: time.UnixMilli(0), Shared: map[string]drip.Limit{"app": app},
+		})
+		var due events
+		waited, took, ran := time.Duration(0), time.Duration(0), 0
+		var ask func(shop string, since time.Time, ticket drip.Ticket, costs drip.Costs)
+		ask = func(shop string, since time.Time, ticket drip.Ticket, costs drip.Costs) {
+			a, err := b.Admit(t.Context(), shop, drip.Request{Ticket: ticket, Costs: costs})
+			ok(t, err)
+			switch {
+			case a.Delay > 0:
+				due.add(now.Add(a.Delay).UnixMilli()+rnd.Int64N(20), func() { ask(shop, since, a.Ticket, costs) })
+				return
+			case costs == nil:
+				waited, ran = waited+now.Sub(since), ran+1
+			default:
+				took = max(took, now.Sub(since))
+			}
+			due.addEnd(now.Add(50*time.Millisecond).UnixMilli(), func() { ok(t, b.Settle(t.Context(), shop, a.Lease, 1)) })
+		}
+		start := now
+		for n := range c.backlog {
+			due.add(start.UnixMilli(), func() { ask(fmt.Sprint("a", n%5), start, drip.Ticket{}, drip.Costs{"tokens": 1}) })
+		}
+		for n := range c.others {
+			shop, at := fmt.Sprint("b", n%5), start.Add(10*c.interval)
+			if c.same {
+				shop = fmt.Sprint("a", n%5)
+			}
+			due.add(at.UnixMilli(), func() { ask(shop, at, drip.Ticket{}, nil) })
+		}
+		for e, any := due.next(); any; e, any = due.next() {
+			now = time.UnixMilli(e.at)
+			e.do()
+		}
+		mean, best := waited/time.Duration(ran), time.Duration(c.others)*c.interval/time.Duration(c.calls-c.tokens)/2
+		takes := time.Duration(c.backlog/c.tokens-1) * c.interval
+		tell(t, ran != c.others || mean > best*5/4 || took > takes*6/5, "%+v: %d others wait %v on average, at best %v; the backlog takes %v, at best %v", c, ran, mean, best, took, takes)
 	}
 }
 
@@ -662,6 +719,23 @@ func TestSharedNewcomers(t *testing.T) {
 			},
 		}, anyNumber, c.mean)
 		tell(t, got.Watched.P99 > c.most, "%s: 99 %% wait at most %v, want %v", name, got.Watched.P99, c.most)
+	}
+}
+
+// Messages that come back later than an interval leave capacity. The messages that find none later take it.
+func TestSharedVeryLate(t *testing.T) {
+	for _, c := range []struct {
+		rate, entities int
+		late           time.Duration
+		times          float64 // of the optimum
+	}{
+		{1, 1, 2 * time.Second, 1.24}, {2, 1, 2 * time.Second, 1.16}, {5, 1, 2 * time.Second, 1.08}, {20, 1, 2 * time.Second, 1.04}, {20, 1, 4 * time.Second, 1.05},
+		{2, 10, 2 * time.Second, 1.23}, {20, 10, 2 * time.Second, 1.08},
+	} {
+		nearFluid(t, SharedScenario{
+			Name: fmt.Sprintf("%+v", c), Options: app(plenty, plenty, c.rate), Entities: entities(c.entities), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Late: Uniform(0, c.late), Hold: 5 * time.Second, Messages: sent(shuffled, times(c.entities, 1000*c.rate/c.entities)...),
+		}, c.times, 1.6)
 	}
 }
 

@@ -6,7 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
+
+	"github.com/drip-go/drip/internal/columns"
 )
 
 // WriteTable writes the report as text of at most 80 columns: a column a policy, as long as they are four, and a line for
@@ -17,12 +18,12 @@ func (r Report) WriteTable(w io.Writer) error {
 	if r.Scenario.About != "" {
 		title += ": " + r.Scenario.About
 	}
-	b.WriteString(wrap(title, 80))
-	rows := [][]string{{""}, {"messages handled"},
-		{"postponements, mean"}, {"  99 % have at most"}, {"  most"}, {"asked in hand, mean"},
-		{"used of " + r.Binding}, {"makespan"},
-		{"wait, mean"}, {"  99 % wait at most"}, {"  longest"},
-		{"overtaken"}, {"calls over the limit"},
+	paragraph(&b, title)
+	rows := [][]string{{""}, {"   messages handled"},
+		{"   postponements, mean"}, {"     99 % have at most"}, {"     most"}, {"   asked in hand, mean"},
+		{"   used of " + r.Binding}, {"   makespan"},
+		{"   wait, mean"}, {"     99 % wait at most"}, {"     longest"},
+		{"   overtaken"}, {"   calls over the limit"},
 	}
 	var notes []string
 	for _, res := range r.Results {
@@ -52,21 +53,9 @@ func (r Report) WriteTable(w io.Writer) error {
 			rows[i] = append(rows[i], cell)
 		}
 	}
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, row := range rows {
-		line := fmt.Sprintf("  %-*s", widths[0], row[0])
-		for i, cell := range row[1:] {
-			line += fmt.Sprintf("  %*s", widths[i+1], cell)
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
+	columns.Write(&b, 0, rows)
 	for _, note := range notes {
-		b.WriteString(wrap(note, 80))
+		paragraph(&b, note)
 	}
 	_, err := io.WriteString(w, strings.Map(shown, b.String()))
 	return err
@@ -80,26 +69,8 @@ func shown(r rune) rune {
 	return unicode.ReplacementChar
 }
 
-// wrap breaks a text between words into lines of at most so many characters.
-func wrap(text string, width int) string {
-	var b strings.Builder
-	column := 0
-	for word := range strings.FieldsSeq(text) {
-		n := utf8.RuneCountInString(word)
-		switch {
-		case column == 0:
-		case column+1+n > width:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += n
-	}
-	b.WriteByte('\n')
-	return b.String()
+func paragraph(b *strings.Builder, text string) {
+	b.WriteString(strings.Join(columns.Lines(text, 80), "\n") + "\n")
 }
 
 // short is a duration to about three digits.

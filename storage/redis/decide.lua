@@ -166,41 +166,37 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Line
               local gain2 = 0
               do
                 local left = line2.Left
-                if s_Slot <= s_Now then
+                local t3 = s_Slot - s_Lines[i2].Window_Offset
+                local by4 = s_Lines[i2].Window_Interval
+                local since2 = 0
+                do
+                  if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
+                    local max3 = s_Now
+                    local x3 = s_Closed - 1
+                    if x3 > max3 then max3 = x3 end
+                    since2 = max3
+                  else
+                    since2 = s_Now
+                  end
+                end
+                local t4 = since2 - s_Lines[i2].Window_Offset
+                local by5 = s_Lines[i2].Window_Interval
+                local n3 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
+                if n3 <= 0 then
                   gain2 = left
                 else
-                  local t3 = s_Slot - s_Lines[i2].Window_Offset
-                  local by4 = s_Lines[i2].Window_Interval
-                  local since2 = 0
+                  local filled = 0
                   do
-                    if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-                      local max3 = s_Now
-                      local x3 = s_Closed - 1
-                      if x3 > max3 then max3 = x3 end
-                      since2 = max3
+                    local rate = s_Lines[i2].Window_Rate
+                    local size = s_Lines[i2].Window_Size
+                    local x3 = size - left
+                    if n3 > (x3 - x3 % rate) / rate then
+                      filled = size
                     else
-                      since2 = s_Now
+                      filled = left + n3 * rate
                     end
                   end
-                  local t4 = since2 - s_Lines[i2].Window_Offset
-                  local by5 = s_Lines[i2].Window_Interval
-                  local n3 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-                  if n3 <= 0 then
-                    gain2 = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = s_Lines[i2].Window_Rate
-                      local size = s_Lines[i2].Window_Size
-                      local x3 = size - left
-                      if n3 > (x3 - x3 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n3 * rate
-                      end
-                    end
-                    gain2 = filled
-                  end
+                  gain2 = filled
                 end
               end
               gain = gain2 - line2.Left
@@ -239,7 +235,7 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Line
   end
   return promised
 end
-function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promised_Slot, promised_Cost_0, promised_Cost_1, promised_Cost_2, promised_Cost_3, now, slot)
+function State_rebook(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promised_Slot, promised_Cost_0, promised_Cost_1, promised_Cost_2, promised_Cost_3, slot)
   local end2 = slot
   for i2 = 0, s_Lines_n - 1 do
     local line2 = s_Lines[i2]
@@ -250,7 +246,7 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
         local room2 = 0
         do
           local left = line2.Left - cost2 + 1
-          local at2 = now
+          local at2 = s_Now
           if left >= 1 or 1 == 0 then
             room2 = at2
           else
@@ -297,7 +293,7 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
         if is2 then
           local t = s_Slot - s_Lines[i2].Window_Offset
           local by2 = s_Lines[i2].Window_Interval
-          local t2 = now - s_Lines[i2].Window_Offset
+          local t2 = s_Now - s_Lines[i2].Window_Offset
           local by3 = s_Lines[i2].Window_Interval
           is2 = (t - t % by2) / by2 > (t2 - t2 % by3) / by3
         end
@@ -308,41 +304,37 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
         do
           local i3 = s_Lines[i2].Window_Unit
           local left = line2.Left - (i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3)
-          if s_Slot <= now then
+          local t3 = s_Slot - s_Lines[i2].Window_Offset
+          local by4 = s_Lines[i2].Window_Interval
+          local since = 0
+          do
+            if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
+              local max2 = s_Now
+              local x3 = s_Closed - 1
+              if x3 > max2 then max2 = x3 end
+              since = max2
+            else
+              since = s_Now
+            end
+          end
+          local t4 = since - s_Lines[i2].Window_Offset
+          local by5 = s_Lines[i2].Window_Interval
+          local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
+          if n2 <= 0 then
             gain = left
           else
-            local t3 = s_Slot - s_Lines[i2].Window_Offset
-            local by4 = s_Lines[i2].Window_Interval
-            local since = 0
+            local filled = 0
             do
-              if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-                local max2 = now
-                local x3 = s_Closed - 1
-                if x3 > max2 then max2 = x3 end
-                since = max2
+              local rate = s_Lines[i2].Window_Rate
+              local size = s_Lines[i2].Window_Size
+              local x3 = size - left
+              if n2 > (x3 - x3 % rate) / rate then
+                filled = size
               else
-                since = now
+                filled = left + n2 * rate
               end
             end
-            local t4 = since - s_Lines[i2].Window_Offset
-            local by5 = s_Lines[i2].Window_Interval
-            local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-            if n2 <= 0 then
-              gain = left
-            else
-              local filled = 0
-              do
-                local rate = s_Lines[i2].Window_Rate
-                local size = s_Lines[i2].Window_Size
-                local x3 = size - left
-                if n2 > (x3 - x3 % rate) / rate then
-                  filled = size
-                else
-                  filled = left + n2 * rate
-                end
-              end
-              gain = filled
-            end
+            gain = filled
           end
         end
         local max2 = line2.Left < 0 and line2.Left or 0
@@ -362,7 +354,7 @@ function State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, 
 end
 function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, now)
   local known = s_Tokens ~= 0
-  local from2 = now
+  local from2 = l_Start
   local own2 = 0
   do
     local n2 = l_Windows_n
@@ -372,7 +364,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     own2 = n2
   end
   local own3 = own2
-  local turned = known and own3 == l_Windows_n and own3 == s_Lines_n
+  local turned = own3 == l_Windows_n and own3 == s_Lines_n
   local promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = 0, 0, 0, 0, 0, 0, 0
   do
     local promised = 0
@@ -385,11 +377,10 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     promised4 = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, 3)
     promises_Slot, promises_Number, promises_Again, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3 = s_Slot, 0, 0, promised, promised2, promised3, promised4
   end
-  if not known then
-    from2 = l_Start
-    if s_Guess ~= 0 then
-      if now > from2 then from2 = now end
-    end
+  if known then
+    from2 = now
+  elseif s_Guess ~= 0 then
+    if now > from2 then from2 = now end
   end
   local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Over, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Largest, pinned2_LargestAt, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
   if own3 < l_Windows_n then
@@ -425,41 +416,37 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
         local gain = 0
         do
           local w = l_Windows[own3]
-          if now <= s_Now then
+          local t = now - w.Offset
+          local by2 = w.Interval
+          local since = 0
+          do
+            if w.Size > w.Rate then
+              local max2 = s_Now
+              local x2 = s_Closed - 1
+              if x2 > max2 then max2 = x2 end
+              since = max2
+            else
+              since = s_Now
+            end
+          end
+          local t2 = since - w.Offset
+          local by3 = w.Interval
+          local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+          if n2 <= 0 then
             gain = pinned2_Left
           else
-            local t = now - w.Offset
-            local by2 = w.Interval
-            local since = 0
+            local filled = 0
             do
-              if w.Size > w.Rate then
-                local max2 = s_Now
-                local x2 = s_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
+              local rate = w.Rate
+              local size = w.Size
+              local x2 = size - pinned2_Left
+              if n2 > (x2 - x2 % rate) / rate then
+                filled = size
               else
-                since = s_Now
+                filled = pinned2_Left + n2 * rate
               end
             end
-            local t2 = since - w.Offset
-            local by3 = w.Interval
-            local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-            if n2 <= 0 then
-              gain = pinned2_Left
-            else
-              local filled = 0
-              do
-                local rate = w.Rate
-                local size = w.Size
-                local x2 = size - pinned2_Left
-                if n2 > (x2 - x2 % rate) / rate then
-                  filled = size
-                else
-                  filled = pinned2_Left + n2 * rate
-                end
-              end
-              gain = filled
-            end
+            gain = filled
           end
         end
         pinned2_Left = gain
@@ -492,6 +479,25 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
       end
     end
   end
+  local usedUp = 0
+  do
+    local longest = 0
+    for i2 = 0, s_Lines_n - 1 do
+      do
+        local line2 = s_Lines[i2]
+        local x2 = line2.Estimated
+        local y = 1 > s_Ended and 1 or s_Ended
+        local max2 = 1
+        local x3 = (x2 - x2 % y) / y
+        if x3 > max2 then max2 = x3 end
+        if line2.Left < max2 then
+          if line2.Window_Interval > longest then longest = line2.Window_Interval end
+        end
+      end
+    end
+    usedUp = longest
+  end
+  local usedUp2 = usedUp
   for i2 = 0, s_Lines_n - 1 do
     local line2 = s_Lines[i2]
     local is2 = turned
@@ -505,41 +511,37 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
         local gain = 0
         do
           local left = line2.Left
-          if now <= s_Now then
+          local t = now - line2.Window_Offset
+          local by2 = line2.Window_Interval
+          local since = 0
+          do
+            if line2.Window_Size > line2.Window_Rate then
+              local max2 = s_Now
+              local x2 = s_Closed - 1
+              if x2 > max2 then max2 = x2 end
+              since = max2
+            else
+              since = s_Now
+            end
+          end
+          local t2 = since - line2.Window_Offset
+          local by3 = line2.Window_Interval
+          local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+          if n2 <= 0 then
             gain = left
           else
-            local t = now - line2.Window_Offset
-            local by2 = line2.Window_Interval
-            local since = 0
+            local filled = 0
             do
-              if line2.Window_Size > line2.Window_Rate then
-                local max2 = s_Now
-                local x2 = s_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
+              local rate = line2.Window_Rate
+              local size = line2.Window_Size
+              local x2 = size - left
+              if n2 > (x2 - x2 % rate) / rate then
+                filled = size
               else
-                since = s_Now
+                filled = left + n2 * rate
               end
             end
-            local t2 = since - line2.Window_Offset
-            local by3 = line2.Window_Interval
-            local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-            if n2 <= 0 then
-              gain = left
-            else
-              local filled = 0
-              do
-                local rate = line2.Window_Rate
-                local size = line2.Window_Size
-                local x2 = size - left
-                if n2 > (x2 - x2 % rate) / rate then
-                  filled = size
-                else
-                  filled = left + n2 * rate
-                end
-              end
-              gain = filled
-            end
+            gain = filled
           end
         end
         line2.Left = gain
@@ -578,41 +580,37 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   local by6 = line2.Window_Interval
                   local n2 = (t5 - t5 % by6) / by6
                   local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                  if to2 <= s_Now then
+                  local t6 = to2 - line2.Window_Offset
+                  local by7 = line2.Window_Interval
+                  local since = 0
+                  do
+                    if line2.Window_Size > line2.Window_Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local t7 = since - line2.Window_Offset
+                  local by8 = line2.Window_Interval
+                  local n3 = (t6 - t6 % by7) / by7 - (t7 - t7 % by8) / by8
+                  if n3 <= 0 then
                     gain = left2
                   else
-                    local t6 = to2 - line2.Window_Offset
-                    local by7 = line2.Window_Interval
-                    local since = 0
+                    local filled = 0
                     do
-                      if line2.Window_Size > line2.Window_Rate then
-                        local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
+                      local rate = line2.Window_Rate
+                      local size = line2.Window_Size
+                      local x2 = size - left2
+                      if n3 > (x2 - x2 % rate) / rate then
+                        filled = size
                       else
-                        since = s_Now
+                        filled = left2 + n3 * rate
                       end
                     end
-                    local t7 = since - line2.Window_Offset
-                    local by8 = line2.Window_Interval
-                    local n3 = (t6 - t6 % by7) / by7 - (t7 - t7 % by8) / by8
-                    if n3 <= 0 then
-                      gain = left2
-                    else
-                      local filled = 0
-                      do
-                        local rate = line2.Window_Rate
-                        local size = line2.Window_Size
-                        local x2 = size - left2
-                        if n3 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left2 + n3 * rate
-                        end
-                      end
-                      gain = filled
-                    end
+                    gain = filled
                   end
                 end
                 local left2 = gain
@@ -635,41 +633,37 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   local gain2 = 0
                   do
                     local left3 = line2.Left
-                    if s_Slot <= s_Now then
+                    local t8 = s_Slot - line2.Window_Offset
+                    local by8 = line2.Window_Interval
+                    local since = 0
+                    do
+                      if line2.Window_Size > line2.Window_Rate then
+                        local max4 = s_Now
+                        local x4 = s_Closed - 1
+                        if x4 > max4 then max4 = x4 end
+                        since = max4
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t9 = since - line2.Window_Offset
+                    local by9 = line2.Window_Interval
+                    local n2 = (t8 - t8 % by8) / by8 - (t9 - t9 % by9) / by9
+                    if n2 <= 0 then
                       gain2 = left3
                     else
-                      local t8 = s_Slot - line2.Window_Offset
-                      local by8 = line2.Window_Interval
-                      local since = 0
+                      local filled = 0
                       do
-                        if line2.Window_Size > line2.Window_Rate then
-                          local max4 = s_Now
-                          local x4 = s_Closed - 1
-                          if x4 > max4 then max4 = x4 end
-                          since = max4
+                        local rate = line2.Window_Rate
+                        local size = line2.Window_Size
+                        local x4 = size - left3
+                        if n2 > (x4 - x4 % rate) / rate then
+                          filled = size
                         else
-                          since = s_Now
+                          filled = left3 + n2 * rate
                         end
                       end
-                      local t9 = since - line2.Window_Offset
-                      local by9 = line2.Window_Interval
-                      local n2 = (t8 - t8 % by8) / by8 - (t9 - t9 % by9) / by9
-                      if n2 <= 0 then
-                        gain2 = left3
-                      else
-                        local filled = 0
-                        do
-                          local rate = line2.Window_Rate
-                          local size = line2.Window_Size
-                          local x4 = size - left3
-                          if n2 > (x4 - x4 % rate) / rate then
-                            filled = size
-                          else
-                            filled = left3 + n2 * rate
-                          end
-                        end
-                        gain2 = filled
-                      end
+                      gain2 = filled
                     end
                   end
                   local min2 = line2.Largest - 1
@@ -677,15 +671,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   if x4 < min2 then min2 = x4 end
                   left2 = left2 - (0 > min2 and 0 or min2)
                 end
-                local max4 = 0
-                local x4 = line2.Taken + (0 > left2 and 0 or left2)
-                if x4 > max4 then max4 = x4 end
-                local unused = max4
-                local x5 = (0 > line2.Spare and 0 or line2.Spare) * 3
-                local max5 = 4 * unused
-                local x6 = (x5 - x5 % 4) / 4
-                if x6 > max5 then max5 = x6 end
-                line2.Spare = max5
+                if usedUp2 <= line2.Window_Interval then
+                  local max4 = 0
+                  local x4 = line2.Taken + (0 > left2 and 0 or left2)
+                  if x4 > max4 then max4 = x4 end
+                  local unused = max4
+                  local x5 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                  local max5 = 4 * unused
+                  local x6 = (x5 - x5 % 4) / 4
+                  if x6 > max5 then max5 = x6 end
+                  line2.Spare = max5
+                end
               else
                 line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
               end
@@ -717,15 +713,20 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                         since = s_Now
                       end
                     end
-                    local since2 = since
-                    local turns3 = 0
-                    if since2 < w2.Offset and w2.Offset <= now then
-                      turns3 = turns3 + 1
-                    end
-                    if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now then
-                      turns3 = turns3 + 1
-                    end
-                    turns2 = turns3
+                    local t5 = since - w2.Offset
+                    local by6 = w2.Interval
+                    local before2 = (t5 - t5 % by6) / by6
+                    local t6 = now - w2.Offset
+                    local by7 = w2.Interval
+                    local after2 = (t6 - t6 % by7) / by7
+                    local max2 = after2
+                    if -1 > max2 then max2 = -1 end
+                    local max3 = before2
+                    if -1 > max3 then max3 = -1 end
+                    local max4 = 0
+                    local x2 = (max2 < 1 and max2 or 1) - (max3 < 1 and max3 or 1)
+                    if x2 > max4 then max4 = x2 end
+                    turns2 = max4
                   end
                   local turns3 = 0
                   do
@@ -740,59 +741,62 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                         since = s_Now
                       end
                     end
-                    local since2 = since
-                    local turns4 = 0
-                    if since2 < old_Offset and old_Offset <= now then
-                      turns4 = turns4 + 1
-                    end
-                    if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
-                      turns4 = turns4 + 1
-                    end
-                    turns3 = turns4
+                    local t5 = since - old_Offset
+                    local before2 = (t5 - t5 % old_Interval) / old_Interval
+                    local t6 = now - old_Offset
+                    local after2 = (t6 - t6 % old_Interval) / old_Interval
+                    local max2 = after2
+                    if -1 > max2 then max2 = -1 end
+                    local max3 = before2
+                    if -1 > max3 then max3 = -1 end
+                    local max4 = 0
+                    local x2 = (max2 < 1 and max2 or 1) - (max3 < 1 and max3 or 1)
+                    if x2 > max4 then max4 = x2 end
+                    turns3 = max4
                   end
                   local turns4 = turns2 > turns3 and turns2 or turns3
-                  local since = 0
-                  do
-                    if w2.Size > w2.Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
+                  local x2 = w2.Interval + 43200000
+                  local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
+                  if length2 > 604800000 then
+                    length2 = 2629746000
                   end
-                  if since > s_Now then
-                    begun = turns4
-                  else
-                    local x2 = w2.Interval + 43200000
-                    local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
-                    if length2 > 604800000 then
-                      length2 = 2629746000
-                    end
-                    if length2 > 0 then
-                      local t5 = w2.Offset - old_Offset + (length2 - length2 % 2) / 2
-                      local t6 = now - w2.Offset
-                      local by6 = w2.Interval
-                      local t7 = s_Now - old_Offset
-                      local n2 = (t5 - t5 % length2) / length2 + (t6 - t6 % by6) / by6 - (t7 - t7 % old_Interval) / old_Interval
-                      local t8 = s_Now - w2.Offset
-                      local by7 = w2.Interval
-                      local last2 = (t8 - t8 % by7) / by7
-                      local t9 = s_Now - old_Offset
-                      local max2 = last2
-                      local x3 = (t9 - t9 % old_Interval) / old_Interval
-                      if x3 > max2 then max2 = x3 end
-                      if max2 > 0 then
-                        local t10 = now - w2.Offset
-                        local by8 = w2.Interval
-                        local x4 = (t10 - t10 % by8) / by8 - last2
-                        if x4 < n2 then n2 = x4 end
+                  local is3 = length2 > 0
+                  if is3 then
+                    local since = 0
+                    do
+                      if w2.Size > w2.Rate then
+                        local max2 = s_Now
+                        local x3 = s_Closed - 1
+                        if x3 > max2 then max2 = x3 end
+                        since = max2
+                      else
+                        since = s_Now
                       end
-                      if n2 > turns4 then turns4 = n2 end
                     end
-                    begun = turns4
+                    is3 = since == s_Now
                   end
+                  if is3 then
+                    local t5 = w2.Offset - old_Offset + (length2 - length2 % 2) / 2
+                    local t6 = now - w2.Offset
+                    local by6 = w2.Interval
+                    local t7 = s_Now - old_Offset
+                    local n2 = (t5 - t5 % length2) / length2 + (t6 - t6 % by6) / by6 - (t7 - t7 % old_Interval) / old_Interval
+                    local t8 = s_Now - w2.Offset
+                    local by7 = w2.Interval
+                    local last2 = (t8 - t8 % by7) / by7
+                    local t9 = s_Now - old_Offset
+                    local max2 = last2
+                    local x3 = (t9 - t9 % old_Interval) / old_Interval
+                    if x3 > max2 then max2 = x3 end
+                    if max2 > 0 then
+                      local t10 = now - w2.Offset
+                      local by8 = w2.Interval
+                      local x4 = (t10 - t10 % by8) / by8 - last2
+                      if x4 < n2 then n2 = x4 end
+                    end
+                    if n2 > turns4 then turns4 = n2 end
+                  end
+                  begun = turns4
                 end
                 turns = begun
               end
@@ -846,15 +850,20 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                       since = s_Now
                     end
                   end
-                  local since2 = since
-                  local turns2 = 0
-                  if since2 < w2.Offset and w2.Offset <= now then
-                    turns2 = turns2 + 1
-                  end
-                  if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now then
-                    turns2 = turns2 + 1
-                  end
-                  turns = turns2
+                  local t3 = since - w2.Offset
+                  local by4 = w2.Interval
+                  local before2 = (t3 - t3 % by4) / by4
+                  local t4 = now - w2.Offset
+                  local by5 = w2.Interval
+                  local after2 = (t4 - t4 % by5) / by5
+                  local max2 = after2
+                  if -1 > max2 then max2 = -1 end
+                  local max3 = before2
+                  if -1 > max3 then max3 = -1 end
+                  local max4 = 0
+                  local x2 = (max2 < 1 and max2 or 1) - (max3 < 1 and max3 or 1)
+                  if x2 > max4 then max4 = x2 end
+                  turns = max4
                 end
                 local turns2 = 0
                 do
@@ -869,61 +878,66 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                       since = s_Now
                     end
                   end
-                  local since2 = since
-                  local turns3 = 0
-                  if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                    turns3 = turns3 + 1
-                  end
-                  if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                    turns3 = turns3 + 1
-                  end
-                  turns2 = turns3
+                  local t3 = since - line2.Window_Offset
+                  local by4 = line2.Window_Interval
+                  local before2 = (t3 - t3 % by4) / by4
+                  local t4 = now - line2.Window_Offset
+                  local by5 = line2.Window_Interval
+                  local after2 = (t4 - t4 % by5) / by5
+                  local max2 = after2
+                  if -1 > max2 then max2 = -1 end
+                  local max3 = before2
+                  if -1 > max3 then max3 = -1 end
+                  local max4 = 0
+                  local x2 = (max2 < 1 and max2 or 1) - (max3 < 1 and max3 or 1)
+                  if x2 > max4 then max4 = x2 end
+                  turns2 = max4
                 end
                 local turns3 = turns > turns2 and turns or turns2
-                local since = 0
-                do
-                  if w2.Size > w2.Rate then
-                    local max2 = s_Now
-                    local x2 = s_Closed - 1
-                    if x2 > max2 then max2 = x2 end
-                    since = max2
-                  else
-                    since = s_Now
-                  end
+                local x2 = w2.Interval + 43200000
+                local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
+                if length2 > 604800000 then
+                  length2 = 2629746000
                 end
-                if since > s_Now then
-                  begun = turns3
-                else
-                  local x2 = w2.Interval + 43200000
-                  local length2 = (x2 - x2 % 86400000) / 86400000 * 86400000
-                  if length2 > 604800000 then
-                    length2 = 2629746000
-                  end
-                  if length2 > 0 then
-                    local t3 = w2.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
-                    local t4 = now - w2.Offset
-                    local by4 = w2.Interval
-                    local t5 = s_Now - line2.Window_Offset
-                    local by5 = line2.Window_Interval
-                    local n2 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                    local t6 = s_Now - w2.Offset
-                    local by6 = w2.Interval
-                    local last2 = (t6 - t6 % by6) / by6
-                    local t7 = s_Now - line2.Window_Offset
-                    local by7 = line2.Window_Interval
-                    local max2 = last2
-                    local x3 = (t7 - t7 % by7) / by7
-                    if x3 > max2 then max2 = x3 end
-                    if max2 > 0 then
-                      local t8 = now - w2.Offset
-                      local by8 = w2.Interval
-                      local x4 = (t8 - t8 % by8) / by8 - last2
-                      if x4 < n2 then n2 = x4 end
+                local is3 = length2 > 0
+                if is3 then
+                  local since = 0
+                  do
+                    if w2.Size > w2.Rate then
+                      local max2 = s_Now
+                      local x3 = s_Closed - 1
+                      if x3 > max2 then max2 = x3 end
+                      since = max2
+                    else
+                      since = s_Now
                     end
-                    if n2 > turns3 then turns3 = n2 end
                   end
-                  begun = turns3
+                  is3 = since == s_Now
                 end
+                if is3 then
+                  local t3 = w2.Offset - line2.Window_Offset + (length2 - length2 % 2) / 2
+                  local t4 = now - w2.Offset
+                  local by4 = w2.Interval
+                  local t5 = s_Now - line2.Window_Offset
+                  local by5 = line2.Window_Interval
+                  local n2 = (t3 - t3 % length2) / length2 + (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                  local t6 = s_Now - w2.Offset
+                  local by6 = w2.Interval
+                  local last2 = (t6 - t6 % by6) / by6
+                  local t7 = s_Now - line2.Window_Offset
+                  local by7 = line2.Window_Interval
+                  local max2 = last2
+                  local x3 = (t7 - t7 % by7) / by7
+                  if x3 > max2 then max2 = x3 end
+                  if max2 > 0 then
+                    local t8 = now - w2.Offset
+                    local by8 = w2.Interval
+                    local x4 = (t8 - t8 % by8) / by8 - last2
+                    if x4 < n2 then n2 = x4 end
+                  end
+                  if n2 > turns3 then turns3 = n2 end
+                end
+                begun = turns3
               end
               local turns = begun
               if turns > 0 then
@@ -947,41 +961,37 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
               if line2.Window_Series == 0 then
                 local gain = 0
                 do
-                  if now <= s_Now then
+                  local t3 = now - line2.Window_Offset
+                  local by4 = line2.Window_Interval
+                  local since = 0
+                  do
+                    if line2.Window_Size > line2.Window_Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local t4 = since - line2.Window_Offset
+                  local by5 = line2.Window_Interval
+                  local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
+                  if n2 <= 0 then
                     gain = left
                   else
-                    local t3 = now - line2.Window_Offset
-                    local by4 = line2.Window_Interval
-                    local since = 0
+                    local filled = 0
                     do
-                      if line2.Window_Size > line2.Window_Rate then
-                        local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
+                      local rate = line2.Window_Rate
+                      local size = line2.Window_Size
+                      local x2 = size - left
+                      if n2 > (x2 - x2 % rate) / rate then
+                        filled = size
                       else
-                        since = s_Now
+                        filled = left + n2 * rate
                       end
                     end
-                    local t4 = since - line2.Window_Offset
-                    local by5 = line2.Window_Interval
-                    local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = line2.Window_Rate
-                        local size = line2.Window_Size
-                        local x2 = size - left
-                        if n2 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain = filled
-                    end
+                    gain = filled
                   end
                 end
                 past = gain
@@ -999,15 +1009,20 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                       since = s_Now
                     end
                   end
-                  local since2 = since
-                  local turns2 = 0
-                  if since2 < line2.Window_Offset and line2.Window_Offset <= now then
-                    turns2 = turns2 + 1
-                  end
-                  if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
-                    turns2 = turns2 + 1
-                  end
-                  turns = turns2
+                  local t3 = since - line2.Window_Offset
+                  local by4 = line2.Window_Interval
+                  local before2 = (t3 - t3 % by4) / by4
+                  local t4 = now - line2.Window_Offset
+                  local by5 = line2.Window_Interval
+                  local after2 = (t4 - t4 % by5) / by5
+                  local max2 = after2
+                  if -1 > max2 then max2 = -1 end
+                  local max3 = before2
+                  if -1 > max3 then max3 = -1 end
+                  local max4 = 0
+                  local x2 = (max2 < 1 and max2 or 1) - (max3 < 1 and max3 or 1)
+                  if x2 > max4 then max4 = x2 end
+                  turns = max4
                 end
                 local min2 = line2.Window_Size
                 local x2 = left + turns * line2.Window_Rate
@@ -1020,41 +1035,37 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
               if w2.Series == 0 then
                 local gain = 0
                 do
-                  if now <= s_Now then
+                  local t3 = now - w2.Offset
+                  local by4 = w2.Interval
+                  local since = 0
+                  do
+                    if w2.Size > w2.Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local t4 = since - w2.Offset
+                  local by5 = w2.Interval
+                  local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
+                  if n2 <= 0 then
                     gain = left
                   else
-                    local t3 = now - w2.Offset
-                    local by4 = w2.Interval
-                    local since = 0
+                    local filled = 0
                     do
-                      if w2.Size > w2.Rate then
-                        local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
+                      local rate = w2.Rate
+                      local size = w2.Size
+                      local x2 = size - left
+                      if n2 > (x2 - x2 % rate) / rate then
+                        filled = size
                       else
-                        since = s_Now
+                        filled = left + n2 * rate
                       end
                     end
-                    local t4 = since - w2.Offset
-                    local by5 = w2.Interval
-                    local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w2.Rate
-                        local size = w2.Size
-                        local x2 = size - left
-                        if n2 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain = filled
-                    end
+                    gain = filled
                   end
                 end
                 past2 = gain
@@ -1072,15 +1083,20 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                       since = s_Now
                     end
                   end
-                  local since2 = since
-                  local turns2 = 0
-                  if since2 < w2.Offset and w2.Offset <= now then
-                    turns2 = turns2 + 1
-                  end
-                  if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now then
-                    turns2 = turns2 + 1
-                  end
-                  turns = turns2
+                  local t3 = since - w2.Offset
+                  local by4 = w2.Interval
+                  local before2 = (t3 - t3 % by4) / by4
+                  local t4 = now - w2.Offset
+                  local by5 = w2.Interval
+                  local after2 = (t4 - t4 % by5) / by5
+                  local max2 = after2
+                  if -1 > max2 then max2 = -1 end
+                  local max3 = before2
+                  if -1 > max3 then max3 = -1 end
+                  local max4 = 0
+                  local x2 = (max2 < 1 and max2 or 1) - (max3 < 1 and max3 or 1)
+                  if x2 > max4 then max4 = x2 end
+                  turns = max4
                 end
                 local min2 = w2.Size
                 local x2 = left + turns * w2.Rate
@@ -1092,19 +1108,21 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
           else
             local either = 0
             do
-              local long2 = line2.Window_Interval
-              local offset = line2.Window_Offset
+              local slow_Size, slow_Rate, slow_Interval, slow_Offset, slow_Series, slow_Unit = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, line2.Window_Series, line2.Window_Unit
               local short = w2.Interval
-              local behind2 = line2.Window_Offset - w2.Offset
-              if short > long2 then
-                long2 = w2.Interval
-                offset = w2.Offset
+              if short > line2.Window_Interval then
+                slow_Size = w2.Size
+                slow_Rate = w2.Rate
+                slow_Interval = w2.Interval
+                slow_Offset = w2.Offset
+                slow_Series = w2.Series
+                slow_Unit = w2.Unit
                 short = line2.Window_Interval
-                behind2 = w2.Offset - line2.Window_Offset
               end
-              local slow_Size, slow_Rate, slow_Interval, slow_Offset, slow_Series, slow_Unit = w2.Size < line2.Window_Size and w2.Size or line2.Window_Size, w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate, long2, offset, 0, 0
+              slow_Size, slow_Rate = w2.Size < line2.Window_Size and w2.Size or line2.Window_Size, w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate
               local missing = 0
-              if (long2 - long2 % short) / short * short ~= long2 or (behind2 - behind2 % short) / short * short ~= behind2 then
+              local behind2 = line2.Window_Offset - w2.Offset
+              if (slow_Interval - slow_Interval % short) / short * short ~= slow_Interval or (behind2 - behind2 % short) / short * short ~= behind2 then
                 missing = slow_Rate
               end
               local gain = 0
@@ -1133,37 +1151,33 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                   end
                 end
                 local from3 = since > since2 and since or since2
-                if now <= from3 then
+                local t3 = now - slow_Offset
+                local since3 = 0
+                do
+                  if slow_Size > slow_Rate then
+                    local max2 = from3
+                    local x2 = s_Closed - 1
+                    if x2 > max2 then max2 = x2 end
+                    since3 = max2
+                  else
+                    since3 = from3
+                  end
+                end
+                local t4 = since3 - slow_Offset
+                local n2 = (t3 - t3 % slow_Interval) / slow_Interval - (t4 - t4 % slow_Interval) / slow_Interval
+                if n2 <= 0 then
                   gain = left2
                 else
-                  local t3 = now - slow_Offset
-                  local since3 = 0
+                  local filled = 0
                   do
-                    if slow_Size > slow_Rate then
-                      local max2 = from3
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since3 = max2
+                    local x2 = slow_Size - left2
+                    if n2 > (x2 - x2 % slow_Rate) / slow_Rate then
+                      filled = slow_Size
                     else
-                      since3 = from3
+                      filled = left2 + n2 * slow_Rate
                     end
                   end
-                  local t4 = since3 - slow_Offset
-                  local n2 = (t3 - t3 % slow_Interval) / slow_Interval - (t4 - t4 % slow_Interval) / slow_Interval
-                  if n2 <= 0 then
-                    gain = left2
-                  else
-                    local filled = 0
-                    do
-                      local x2 = slow_Size - left2
-                      if n2 > (x2 - x2 % slow_Rate) / slow_Rate then
-                        filled = slow_Size
-                      else
-                        filled = left2 + n2 * slow_Rate
-                      end
-                    end
-                    gain = filled
-                  end
+                  gain = filled
                 end
               end
               either = left > gain and left or gain
@@ -1249,41 +1263,37 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     elseif i2 >= s_Lines_n then
       local gain = 0
       do
-        if now <= from2 then
+        local t = now - w.Offset
+        local by2 = w.Interval
+        local since = 0
+        do
+          if w.Size > w.Rate then
+            local max2 = from2
+            local x2 = s_Closed - 1
+            if x2 > max2 then max2 = x2 end
+            since = max2
+          else
+            since = from2
+          end
+        end
+        local t2 = since - w.Offset
+        local by3 = w.Interval
+        local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+        if n2 <= 0 then
           gain = 0
         else
-          local t = now - w.Offset
-          local by2 = w.Interval
-          local since = 0
+          local filled = 0
           do
-            if w.Size > w.Rate then
-              local max2 = from2
-              local x2 = s_Closed - 1
-              if x2 > max2 then max2 = x2 end
-              since = max2
+            local rate = w.Rate
+            local size = w.Size
+            local x2 = size - 0
+            if n2 > (x2 - x2 % rate) / rate then
+              filled = size
             else
-              since = from2
+              filled = 0 + n2 * rate
             end
           end
-          local t2 = since - w.Offset
-          local by3 = w.Interval
-          local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-          if n2 <= 0 then
-            gain = 0
-          else
-            local filled = 0
-            do
-              local rate = w.Rate
-              local size = w.Size
-              local x2 = size - 0
-              if n2 > (x2 - x2 % rate) / rate then
-                filled = size
-              else
-                filled = 0 + n2 * rate
-              end
-            end
-            gain = filled
-          end
+          gain = filled
         end
       end
       if s_Lines_n == 0 then s_Lines = {} end
@@ -1306,12 +1316,11 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
       line2.Largest = 0
       line2.LargestAt = 0
       line2.Fresh = 0
-      line2.FreshFrom = 0
+      line2.FreshFrom = s_LastID
       line2.Stale = 0
       line2.StaleFrom = s_LastID
       line2.Saved = 0
       line2.Estimated = 0
-      line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
     elseif line2.Window_Size == 0 then
       local past = 0
       do
@@ -1320,41 +1329,37 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
         if w.Series == 0 then
           local gain = 0
           do
-            if now <= from3 then
+            local t = now - w.Offset
+            local by2 = w.Interval
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max2 = from3
+                local x2 = s_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = from3
+              end
+            end
+            local t2 = since - w.Offset
+            local by3 = w.Interval
+            local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+            if n2 <= 0 then
               gain = left
             else
-              local t = now - w.Offset
-              local by2 = w.Interval
-              local since = 0
+              local filled = 0
               do
-                if w.Size > w.Rate then
-                  local max2 = from3
-                  local x2 = s_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
+                local rate = w.Rate
+                local size = w.Size
+                local x2 = size - left
+                if n2 > (x2 - x2 % rate) / rate then
+                  filled = size
                 else
-                  since = from3
+                  filled = left + n2 * rate
                 end
               end
-              local t2 = since - w.Offset
-              local by3 = w.Interval
-              local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-              if n2 <= 0 then
-                gain = left
-              else
-                local filled = 0
-                do
-                  local rate = w.Rate
-                  local size = w.Size
-                  local x2 = size - left
-                  if n2 > (x2 - x2 % rate) / rate then
-                    filled = size
-                  else
-                    filled = left + n2 * rate
-                  end
-                end
-                gain = filled
-              end
+              gain = filled
             end
           end
           past = gain
@@ -1372,15 +1377,20 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 since = from3
               end
             end
-            local since2 = since
-            local turns2 = 0
-            if since2 < w.Offset and w.Offset <= now then
-              turns2 = turns2 + 1
-            end
-            if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
-              turns2 = turns2 + 1
-            end
-            turns = turns2
+            local t = since - w.Offset
+            local by2 = w.Interval
+            local before2 = (t - t % by2) / by2
+            local t2 = now - w.Offset
+            local by3 = w.Interval
+            local after2 = (t2 - t2 % by3) / by3
+            local max2 = after2
+            if -1 > max2 then max2 = -1 end
+            local max3 = before2
+            if -1 > max3 then max3 = -1 end
+            local max4 = 0
+            local x2 = (max2 < 1 and max2 or 1) - (max3 < 1 and max3 or 1)
+            if x2 > max4 then max4 = x2 end
+            turns = max4
           end
           local min2 = w.Size
           local x2 = left + turns * w.Rate
@@ -1399,11 +1409,10 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     line2.Window_Unit = w.Unit
     line2.Left = line2.Left < w.Size and line2.Left or w.Size
     do
-      local last2 = s_LastID
-      local over = line2.Left + line2.Stale + line2.Fresh - w.Size
+      local over = line2.Left + line2.Stale + line2.Fresh - line2.Window_Size
       if over > line2.Stale then
-        line2.Stale, line2.StaleFrom = w.Size - line2.Left, line2.FreshFrom
-        line2.Fresh, line2.FreshFrom = 0, last2
+        line2.Stale, line2.StaleFrom = line2.Window_Size - line2.Left, line2.FreshFrom
+        line2.Fresh, line2.FreshFrom = 0, s_LastID
       elseif over > 0 then
         line2.Stale = line2.Stale - over
       end
@@ -1411,7 +1420,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
   end
   s_Now = now
   if not turned then
-    s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, now, from2 - l_Windows[0].Interval)
+    s_Slot = State_rebook(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, from2 - l_Windows[0].Interval)
   end
   return s_Now, s_Slot, s_Lines, s_Lines_n
 end
@@ -1431,122 +1440,122 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
         l_Tokens = p.Limit_Tokens
       end
       for i2 = 0, l_Windows_n - 1 do
-        local w = l_Windows[i2]
-        local is2 = p.Limit_Raise == 1
-        if is2 then
-          local like = false
-          do
-            local max2 = w.Interval - p.Limit_Window_Interval
-            local x2 = p.Limit_Window_Interval - w.Interval
-            if x2 > max2 then max2 = x2 end
-            local differ = max2
-            local is4 = w.Unit == p.Limit_Window_Unit
-            if is4 then
-              local is3 = differ == 0
-              if not is3 then
-                local is2 = w.Series ~= 0
-                if is2 then
-                  local x3 = p.Limit_Window_Interval
-                  is2 = differ <= (x3 - x3 % 8) / 8
+        do
+          local w = l_Windows[i2]
+          local is2 = p.Limit_Raise == 1
+          if is2 then
+            local like = false
+            do
+              local max2 = w.Interval - p.Limit_Window_Interval
+              local x2 = p.Limit_Window_Interval - w.Interval
+              if x2 > max2 then max2 = x2 end
+              local differ = max2
+              local is4 = w.Unit == p.Limit_Window_Unit
+              if is4 then
+                local is3 = differ == 0
+                if not is3 then
+                  local is2 = w.Series ~= 0
+                  if is2 then
+                    local x3 = p.Limit_Window_Interval
+                    is2 = differ <= (x3 - x3 % 8) / 8
+                  end
+                  is3 = is2
                 end
-                is3 = is2
+                is4 = is3
               end
-              is4 = is3
+              like = is4
             end
-            like = is4
+            is2 = like
           end
-          is2 = like
-        end
-        if is2 and p.Window_Size == 0 then
-          p.Window_Size = w.Size
-          p.Window_Rate = w.Rate
-          p.Window_Interval = w.Interval
-          p.Window_Offset = w.Offset
-          p.Window_Series = w.Series
-          p.Window_Unit = w.Unit
-          w.Size, w.Rate = w.Size > p.Limit_Window_Size and w.Size or p.Limit_Window_Size, w.Rate > p.Limit_Window_Rate and w.Rate or p.Limit_Window_Rate
+          if is2 and p.Window_Size == 0 then
+            p.Window_Size = w.Size
+            p.Window_Rate = w.Rate
+            p.Window_Interval = w.Interval
+            p.Window_Offset = w.Offset
+            p.Window_Series = w.Series
+            p.Window_Unit = w.Unit
+            w.Size, w.Rate = w.Size > p.Limit_Window_Size and w.Size or p.Limit_Window_Size, w.Rate > p.Limit_Window_Rate and w.Rate or p.Limit_Window_Rate
+          end
         end
       end
     end
     if p.Level_Part > 0 then
-      do
-        if op_Kind == 12 then
-          p.Level_Announced, p.Level_Until = op_Level, now + op_For
-        elseif op_Kind == 6 and op_Level > 0 then
-          do
-            local max2 = 0
-            local x2 = p.Level_Ran - 1
-            if x2 > max2 then max2 = x2 end
-            p.Level_Ran = max2
-            local x3 = l_Windows[0].Interval * 200
-            local y = p.Level_Part
-            local max3 = 2000
-            local x4 = (x3 - x3 % y) / y + 1000
-            if x4 > max3 then max3 = x4 end
-            local same = max3 < 60000 and max3 or 60000
-            if p.Level_Lowered > 0 and now - p.Level_Refused < same then
-            else
-              local risen = 0
-              do
-                if p.Level_Lowered == 0 then
-                  risen = 10000
-                else
-                  local max4 = 0
-                  local x5 = now - p.Level_Refused
-                  if x5 > max4 then max4 = x5 end
-                  local min2 = (max4 - max4 % 1000) / 1000
-                  if 3600 < min2 then min2 = 3600 end
-                  local seconds = min2
-                  local x6 = seconds * seconds * seconds
-                  local x7 = p.Level_Lowered * ((x6 - x6 % 216000) / 216000)
-                  local min3 = 10000
-                  local x8 = p.Level_Lowered + (x7 - x7 % 343) / 343
-                  if x8 < min3 then min3 = x8 end
-                  risen = min3
-                end
+      if op_Kind == 12 then
+        p.Level_Announced, p.Level_Until = op_Level, now + op_For
+      elseif op_Kind == 6 and op_Level > 0 then
+        do
+          local max2 = 0
+          local x2 = p.Level_Ran - 1
+          if x2 > max2 then max2 = x2 end
+          p.Level_Ran = max2
+          local x3 = l_Windows[0].Interval * 200
+          local y = p.Level_Part
+          local max3 = 2000
+          local x4 = (x3 - x3 % y) / y + 1000
+          if x4 > max3 then max3 = x4 end
+          local same = max3 < 60000 and max3 or 60000
+          if p.Level_Lowered > 0 and now - p.Level_Refused < same then
+          else
+            local risen = 0
+            do
+              if p.Level_Lowered == 0 then
+                risen = 10000
+              else
+                local max4 = 0
+                local x5 = now - p.Level_Refused
+                if x5 > max4 then max4 = x5 end
+                local min2 = (max4 - max4 % 1000) / 1000
+                if 3600 < min2 then min2 = 3600 end
+                local seconds = min2
+                local x6 = seconds * seconds * seconds
+                local x7 = p.Level_Lowered * ((x6 - x6 % 216000) / 216000)
+                local min3 = 10000
+                local x8 = p.Level_Lowered + (x7 - x7 % 343) / 343
+                if x8 < min3 then min3 = x8 end
+                risen = min3
               end
-              local level = risen
-              local x5 = level * 8
-              local next = (x5 - x5 % 10) / 10
-              if p.Level_Lowered > 0 and now - p.Level_Refused >= 5000 then
-                local brought = 0
-                do
-                  local span = now - p.Level_Refused
-                  local most2 = 1099511627776
-                  for i2 = 0, l_Windows_n - 1 do
-                    local w = l_Windows[i2]
-                    local rate = w.Rate < w.Size and w.Rate or w.Size
-                    do
-                      local y2 = w.Interval
-                      local n2 = (span - span % y2) / y2
-                      if w.Unit == l_Windows[0].Unit and n2 < (1099511627776 - 1099511627776 % rate) / rate then
-                        local x6 = span % w.Interval * 1024
-                        local y3 = w.Interval
-                        local x7 = (x6 - x6 % y3) / y3 * rate
-                        local brings = n2 * rate + (x7 - x7 % 1024) / 1024
-                        if w.Size <= w.Rate then
-                          if w.Size > brings then brings = w.Size end
-                        end
-                        if brings < most2 then most2 = brings end
+            end
+            local level = risen
+            local x5 = level * 8
+            local next = (x5 - x5 % 10) / 10
+            if p.Level_Lowered > 0 and now - p.Level_Refused >= 5000 then
+              local brought = 0
+              do
+                local span = now - p.Level_Refused
+                local most2 = 1099511627776
+                for i2 = 0, l_Windows_n - 1 do
+                  local w = l_Windows[i2]
+                  local rate = w.Rate < w.Size and w.Rate or w.Size
+                  do
+                    local y2 = w.Interval
+                    local n2 = (span - span % y2) / y2
+                    if w.Unit == l_Windows[0].Unit and n2 < (1099511627776 - 1099511627776 % rate) / rate then
+                      local x6 = span % w.Interval * 1024
+                      local y3 = w.Interval
+                      local x7 = (x6 - x6 % y3) / y3 * rate
+                      local brings = n2 * rate + (x7 - x7 % 1024) / 1024
+                      if w.Size <= w.Rate then
+                        if w.Size > brings then brings = w.Size end
                       end
+                      if brings < most2 then most2 = brings end
                     end
                   end
-                  brought = 1 > most2 and 1 or most2
                 end
-                local x6 = p.Level_Ran * 10000
-                local passed = (x6 - x6 % brought) / brought
-                local x7 = passed * 98
-                local max4 = (x7 - x7 % 100) / 100
-                local x8 = (level - level % 2) / 2
-                if x8 > max4 then max4 = x8 end
-                local x9 = level * 98
-                local min2 = max4
-                local x10 = (x9 - x9 % 100) / 100
-                if x10 < min2 then min2 = x10 end
-                next = min2
+                brought = 1 > most2 and 1 or most2
               end
-              p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, now, 0
+              local x6 = p.Level_Ran * 10000
+              local passed = (x6 - x6 % brought) / brought
+              local x7 = passed * 98
+              local max4 = (x7 - x7 % 100) / 100
+              local x8 = (level - level % 2) / 2
+              if x8 > max4 then max4 = x8 end
+              local x9 = level * 98
+              local min2 = max4
+              local x10 = (x9 - x9 % 100) / 100
+              if x10 < min2 then min2 = x10 end
+              next = min2
             end
+            p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, now, 0
           end
         end
       end
@@ -1620,13 +1629,15 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
           local part2 = part
           local every = 10000
           for i2 = 0, l_Windows_n - 1 do
-            local w = l_Windows[i2]
-            if w.Size > w.Rate then
-              local x3 = w.Interval * 20 * 200
-              local y = part2 > p.Level_Part and part2 or p.Level_Part
-              local min2 = (x3 - x3 % y) / y
-              if 3600000 < min2 then min2 = 3600000 end
-              if min2 > every then every = min2 end
+            do
+              local w = l_Windows[i2]
+              if w.Size > w.Rate then
+                local x3 = w.Interval * 20 * 200
+                local y = part2 > p.Level_Part and part2 or p.Level_Part
+                local min2 = (x3 - x3 % y) / y
+                if 3600000 < min2 then min2 = 3600000 end
+                if min2 > every then every = min2 end
+              end
             end
           end
           if part2 > p.Level_Part and now - p.Level_Changed < every then
@@ -1644,39 +1655,35 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                     if whole.Size == 1099511627776 or whole.Interval > 3600000 then
                       part3 = 200
                     end
+                    local p2_Size, p2_Rate, p2_Interval, p2_Offset, p2_Series, p2_Unit = whole.Size, whole.Rate, whole.Interval, whole.Offset, whole.Series, whole.Unit
                     local x3 = whole.Size * part3
                     local max3 = 1
                     local x4 = (x3 - x3 % 200) / 200
                     if x4 > max3 then max3 = x4 end
-                    local size = max3
-                    local rate = whole.Rate
-                    local interval = whole.Interval
+                    p2_Size = max3
+                    p2_Rate = p2_Size < whole.Rate and p2_Size or whole.Rate
                     if whole.Size > whole.Rate and whole.Series == 0 then
                       local x5 = whole.Interval * 200 + part3 - 1
                       local min2 = (x5 - x5 % part3) / part3
                       if 1099511627776 < min2 then min2 = 1099511627776 end
-                      interval = min2
-                      if size < whole.Rate then
-                        rate = size
-                        local x6 = size * 1024
+                      p2_Interval = min2
+                      if p2_Size < whole.Rate then
+                        local x6 = p2_Size * 1024
                         local y = whole.Rate
-                        local x7 = interval * ((x6 - x6 % y) / y + 1)
+                        local x7 = p2_Interval * ((x6 - x6 % y) / y + 1)
                         local max4 = whole.Interval
                         local x8 = (x7 - x7 % 1024) / 1024
                         if x8 > max4 then max4 = x8 end
-                        interval = max4
+                        p2_Interval = max4
                       end
-                    else
-                      rate = size < whole.Rate and size or whole.Rate
-                      if whole.Size * part3 < 200 and whole.Series == 0 then
-                        local x5 = 200 + whole.Size * part3 - 1
-                        local y = whole.Size * part3
-                        local min2 = whole.Interval * ((x5 - x5 % y) / y)
-                        if 1099511627776 < min2 then min2 = 1099511627776 end
-                        interval = min2
-                      end
+                    elseif whole.Size * part3 < 200 and whole.Series == 0 then
+                      local x5 = 200 + whole.Size * part3 - 1
+                      local y = whole.Size * part3
+                      local min2 = whole.Interval * ((x5 - x5 % y) / y)
+                      if 1099511627776 < min2 then min2 = 1099511627776 end
+                      p2_Interval = min2
                     end
-                    at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, whole.Offset, whole.Series, whole.Unit
+                    at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = p2_Size, p2_Rate, p2_Interval, p2_Offset, p2_Series, p2_Unit
                   end
                   local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
                   do
@@ -1684,39 +1691,35 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                     if whole.Size == 1099511627776 or whole.Interval > 3600000 then
                       part3 = 200
                     end
+                    local p2_Size, p2_Rate, p2_Interval, p2_Offset, p2_Series, p2_Unit = whole.Size, whole.Rate, whole.Interval, whole.Offset, whole.Series, whole.Unit
                     local x3 = whole.Size * part3
                     local max3 = 1
                     local x4 = (x3 - x3 % 200) / 200
                     if x4 > max3 then max3 = x4 end
-                    local size = max3
-                    local rate = whole.Rate
-                    local interval = whole.Interval
+                    p2_Size = max3
+                    p2_Rate = p2_Size < whole.Rate and p2_Size or whole.Rate
                     if whole.Size > whole.Rate and whole.Series == 0 then
                       local x5 = whole.Interval * 200 + part3 - 1
                       local min2 = (x5 - x5 % part3) / part3
                       if 1099511627776 < min2 then min2 = 1099511627776 end
-                      interval = min2
-                      if size < whole.Rate then
-                        rate = size
-                        local x6 = size * 1024
+                      p2_Interval = min2
+                      if p2_Size < whole.Rate then
+                        local x6 = p2_Size * 1024
                         local y = whole.Rate
-                        local x7 = interval * ((x6 - x6 % y) / y + 1)
+                        local x7 = p2_Interval * ((x6 - x6 % y) / y + 1)
                         local max4 = whole.Interval
                         local x8 = (x7 - x7 % 1024) / 1024
                         if x8 > max4 then max4 = x8 end
-                        interval = max4
+                        p2_Interval = max4
                       end
-                    else
-                      rate = size < whole.Rate and size or whole.Rate
-                      if whole.Size * part3 < 200 and whole.Series == 0 then
-                        local x5 = 200 + whole.Size * part3 - 1
-                        local y = whole.Size * part3
-                        local min2 = whole.Interval * ((x5 - x5 % y) / y)
-                        if 1099511627776 < min2 then min2 = 1099511627776 end
-                        interval = min2
-                      end
+                    elseif whole.Size * part3 < 200 and whole.Series == 0 then
+                      local x5 = 200 + whole.Size * part3 - 1
+                      local y = whole.Size * part3
+                      local min2 = whole.Interval * ((x5 - x5 % y) / y)
+                      if 1099511627776 < min2 then min2 = 1099511627776 end
+                      p2_Interval = min2
                     end
-                    at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, whole.Offset, whole.Series, whole.Unit
+                    at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = p2_Size, p2_Rate, p2_Interval, p2_Offset, p2_Series, p2_Unit
                   end
                   if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
                     if at3_Size ~= at2_Size and at3_Size <= at3_Rate and at2_Size <= at2_Rate and at3_Series == at2_Series and (at3_Series ~= 0 or at3_Interval == at2_Interval and at3_Offset == at2_Offset) then
@@ -1742,15 +1745,18 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                                   since = s_Now
                                 end
                               end
-                              local since2 = since
-                              local turns3 = 0
-                              if since2 < at3_Offset and at3_Offset <= now then
-                                turns3 = turns3 + 1
-                              end
-                              if since2 < at3_Offset + at3_Interval and at3_Offset + at3_Interval <= now then
-                                turns3 = turns3 + 1
-                              end
-                              turns2 = turns3
+                              local t3 = since - at3_Offset
+                              local before2 = (t3 - t3 % at3_Interval) / at3_Interval
+                              local t4 = now - at3_Offset
+                              local after2 = (t4 - t4 % at3_Interval) / at3_Interval
+                              local max3 = after2
+                              if -1 > max3 then max3 = -1 end
+                              local max4 = before2
+                              if -1 > max4 then max4 = -1 end
+                              local max5 = 0
+                              local x3 = (max3 < 1 and max3 or 1) - (max4 < 1 and max4 or 1)
+                              if x3 > max5 then max5 = x3 end
+                              turns2 = max5
                             end
                             local turns3 = 0
                             do
@@ -1765,56 +1771,59 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                                   since = s_Now
                                 end
                               end
-                              local since2 = since
-                              local turns4 = 0
-                              if since2 < old_Offset and old_Offset <= now then
-                                turns4 = turns4 + 1
-                              end
-                              if since2 < old_Offset + old_Interval and old_Offset + old_Interval <= now then
-                                turns4 = turns4 + 1
-                              end
-                              turns3 = turns4
+                              local t3 = since - old_Offset
+                              local before2 = (t3 - t3 % old_Interval) / old_Interval
+                              local t4 = now - old_Offset
+                              local after2 = (t4 - t4 % old_Interval) / old_Interval
+                              local max3 = after2
+                              if -1 > max3 then max3 = -1 end
+                              local max4 = before2
+                              if -1 > max4 then max4 = -1 end
+                              local max5 = 0
+                              local x3 = (max3 < 1 and max3 or 1) - (max4 < 1 and max4 or 1)
+                              if x3 > max5 then max5 = x3 end
+                              turns3 = max5
                             end
                             local turns4 = turns2 > turns3 and turns2 or turns3
-                            local since = 0
-                            do
-                              if at3_Size > at3_Rate then
-                                local max3 = s_Now
-                                local x3 = s_Closed - 1
-                                if x3 > max3 then max3 = x3 end
-                                since = max3
-                              else
-                                since = s_Now
-                              end
+                            local x3 = at3_Interval + 43200000
+                            local length2 = (x3 - x3 % 86400000) / 86400000 * 86400000
+                            if length2 > 604800000 then
+                              length2 = 2629746000
                             end
-                            if since > s_Now then
-                              begun = turns4
-                            else
-                              local x3 = at3_Interval + 43200000
-                              local length2 = (x3 - x3 % 86400000) / 86400000 * 86400000
-                              if length2 > 604800000 then
-                                length2 = 2629746000
-                              end
-                              if length2 > 0 then
-                                local t3 = at3_Offset - old_Offset + (length2 - length2 % 2) / 2
-                                local t4 = now - at3_Offset
-                                local t5 = s_Now - old_Offset
-                                local n2 = (t3 - t3 % length2) / length2 + (t4 - t4 % at3_Interval) / at3_Interval - (t5 - t5 % old_Interval) / old_Interval
-                                local t6 = s_Now - at3_Offset
-                                local last2 = (t6 - t6 % at3_Interval) / at3_Interval
-                                local t7 = s_Now - old_Offset
-                                local max3 = last2
-                                local x4 = (t7 - t7 % old_Interval) / old_Interval
-                                if x4 > max3 then max3 = x4 end
-                                if max3 > 0 then
-                                  local t8 = now - at3_Offset
-                                  local x5 = (t8 - t8 % at3_Interval) / at3_Interval - last2
-                                  if x5 < n2 then n2 = x5 end
+                            local is4 = length2 > 0
+                            if is4 then
+                              local since = 0
+                              do
+                                if at3_Size > at3_Rate then
+                                  local max3 = s_Now
+                                  local x4 = s_Closed - 1
+                                  if x4 > max3 then max3 = x4 end
+                                  since = max3
+                                else
+                                  since = s_Now
                                 end
-                                if n2 > turns4 then turns4 = n2 end
                               end
-                              begun = turns4
+                              is4 = since == s_Now
                             end
+                            if is4 then
+                              local t3 = at3_Offset - old_Offset + (length2 - length2 % 2) / 2
+                              local t4 = now - at3_Offset
+                              local t5 = s_Now - old_Offset
+                              local n2 = (t3 - t3 % length2) / length2 + (t4 - t4 % at3_Interval) / at3_Interval - (t5 - t5 % old_Interval) / old_Interval
+                              local t6 = s_Now - at3_Offset
+                              local last2 = (t6 - t6 % at3_Interval) / at3_Interval
+                              local t7 = s_Now - old_Offset
+                              local max3 = last2
+                              local x4 = (t7 - t7 % old_Interval) / old_Interval
+                              if x4 > max3 then max3 = x4 end
+                              if max3 > 0 then
+                                local t8 = now - at3_Offset
+                                local x5 = (t8 - t8 % at3_Interval) / at3_Interval - last2
+                                if x5 < n2 then n2 = x5 end
+                              end
+                              if n2 > turns4 then turns4 = n2 end
+                            end
+                            begun = turns4
                           end
                           turns = begun
                         end
@@ -1872,37 +1881,33 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                       local gain = 0
                       do
                         local left = line2.Left
-                        if from2 <= s_Now then
+                        local t = from2 - at2_Offset
+                        local since = 0
+                        do
+                          if at2_Size > at2_Rate then
+                            local max4 = s_Now
+                            local x4 = s_Closed - 1
+                            if x4 > max4 then max4 = x4 end
+                            since = max4
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local t2 = since - at2_Offset
+                        local n2 = (t - t % at2_Interval) / at2_Interval - (t2 - t2 % at2_Interval) / at2_Interval
+                        if n2 <= 0 then
                           gain = left
                         else
-                          local t = from2 - at2_Offset
-                          local since = 0
+                          local filled = 0
                           do
-                            if at2_Size > at2_Rate then
-                              local max4 = s_Now
-                              local x4 = s_Closed - 1
-                              if x4 > max4 then max4 = x4 end
-                              since = max4
+                            local x4 = at2_Size - left
+                            if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
+                              filled = at2_Size
                             else
-                              since = s_Now
+                              filled = left + n2 * at2_Rate
                             end
                           end
-                          local t2 = since - at2_Offset
-                          local n2 = (t - t % at2_Interval) / at2_Interval - (t2 - t2 % at2_Interval) / at2_Interval
-                          if n2 <= 0 then
-                            gain = left
-                          else
-                            local filled = 0
-                            do
-                              local x4 = at2_Size - left
-                              if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
-                                filled = at2_Size
-                              else
-                                filled = left + n2 * at2_Rate
-                              end
-                            end
-                            gain = filled
-                          end
+                          gain = filled
                         end
                       end
                       line2.Left = gain
@@ -1916,37 +1921,33 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                       local gain2 = 0
                       do
                         local left = line2.Left
-                        if now <= from2 then
+                        local t3 = now - at3_Offset
+                        local since = 0
+                        do
+                          if at3_Size > at3_Rate then
+                            local max4 = from2
+                            local x4 = s_Closed - 1
+                            if x4 > max4 then max4 = x4 end
+                            since = max4
+                          else
+                            since = from2
+                          end
+                        end
+                        local t4 = since - at3_Offset
+                        local n4 = (t3 - t3 % at3_Interval) / at3_Interval - (t4 - t4 % at3_Interval) / at3_Interval
+                        if n4 <= 0 then
                           gain2 = left
                         else
-                          local t3 = now - at3_Offset
-                          local since = 0
+                          local filled = 0
                           do
-                            if at3_Size > at3_Rate then
-                              local max4 = from2
-                              local x4 = s_Closed - 1
-                              if x4 > max4 then max4 = x4 end
-                              since = max4
+                            local x4 = at3_Size - left
+                            if n4 > (x4 - x4 % at3_Rate) / at3_Rate then
+                              filled = at3_Size
                             else
-                              since = from2
+                              filled = left + n4 * at3_Rate
                             end
                           end
-                          local t4 = since - at3_Offset
-                          local n4 = (t3 - t3 % at3_Interval) / at3_Interval - (t4 - t4 % at3_Interval) / at3_Interval
-                          if n4 <= 0 then
-                            gain2 = left
-                          else
-                            local filled = 0
-                            do
-                              local x4 = at3_Size - left
-                              if n4 > (x4 - x4 % at3_Rate) / at3_Rate then
-                                filled = at3_Size
-                              else
-                                filled = left + n4 * at3_Rate
-                              end
-                            end
-                            gain2 = filled
-                          end
+                          gain2 = filled
                         end
                       end
                       line2.Left = gain2
@@ -1968,11 +1969,10 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                     line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
                     line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
                     do
-                      local last2 = s_LastID
-                      local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
+                      local over = line2.Left + line2.Stale + line2.Fresh - line2.Window_Size
                       if over > line2.Stale then
-                        line2.Stale, line2.StaleFrom = at3_Size - line2.Left, line2.FreshFrom
-                        line2.Fresh, line2.FreshFrom = 0, last2
+                        line2.Stale, line2.StaleFrom = line2.Window_Size - line2.Left, line2.FreshFrom
+                        line2.Fresh, line2.FreshFrom = 0, s_LastID
                       elseif over > 0 then
                         line2.Stale = line2.Stale - over
                       end
@@ -2025,39 +2025,35 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
           if w.Size == 1099511627776 or w.Interval > 3600000 then
             part = 200
           end
+          local p2_Size, p2_Rate, p2_Interval, p2_Offset, p2_Series, p2_Unit = w.Size, w.Rate, w.Interval, w.Offset, w.Series, w.Unit
           local x2 = w.Size * part
           local max2 = 1
           local x3 = (x2 - x2 % 200) / 200
           if x3 > max2 then max2 = x3 end
-          local size = max2
-          local rate = w.Rate
-          local interval = w.Interval
+          p2_Size = max2
+          p2_Rate = p2_Size < w.Rate and p2_Size or w.Rate
           if w.Size > w.Rate and w.Series == 0 then
             local x4 = w.Interval * 200 + part - 1
             local min2 = (x4 - x4 % part) / part
             if 1099511627776 < min2 then min2 = 1099511627776 end
-            interval = min2
-            if size < w.Rate then
-              rate = size
-              local x5 = size * 1024
+            p2_Interval = min2
+            if p2_Size < w.Rate then
+              local x5 = p2_Size * 1024
               local y = w.Rate
-              local x6 = interval * ((x5 - x5 % y) / y + 1)
+              local x6 = p2_Interval * ((x5 - x5 % y) / y + 1)
               local max3 = w.Interval
               local x7 = (x6 - x6 % 1024) / 1024
               if x7 > max3 then max3 = x7 end
-              interval = max3
+              p2_Interval = max3
             end
-          else
-            rate = size < w.Rate and size or w.Rate
-            if w.Size * part < 200 and w.Series == 0 then
-              local x4 = 200 + w.Size * part - 1
-              local y = w.Size * part
-              local min2 = w.Interval * ((x4 - x4 % y) / y)
-              if 1099511627776 < min2 then min2 = 1099511627776 end
-              interval = min2
-            end
+          elseif w.Size * part < 200 and w.Series == 0 then
+            local x4 = 200 + w.Size * part - 1
+            local y = w.Size * part
+            local min2 = w.Interval * ((x4 - x4 % y) / y)
+            if 1099511627776 < min2 then min2 = 1099511627776 end
+            p2_Interval = min2
           end
-          at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, w.Offset, w.Series, w.Unit
+          at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = p2_Size, p2_Rate, p2_Interval, p2_Offset, p2_Series, p2_Unit
         end
         l_Windows[i2].Size = at2_Size
         l_Windows[i2].Rate = at2_Rate
@@ -2095,11 +2091,13 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
           do
             local done
             for i3 = 0, l_Windows_n - 1 do
-              local o = l_Windows[i3]
-              if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
-                loose = true
-                done = true
-                break
+              do
+                local o = l_Windows[i3]
+                if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
+                  loose = true
+                  done = true
+                  break
+                end
               end
             end
             if not done then
@@ -2171,7 +2169,7 @@ function Shared_advance(x, now)
               end
               x.State_Lines_n = x.State_Lines_n - 1
             end
-            x.State_Slot = State_rebook(x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, x.State_Now, x.State_Slot < x.State_Now and x.State_Slot or x.State_Now)
+            x.State_Slot = State_rebook(x.State_Now, x.State_Slot, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, x.State_Slot < x.State_Now and x.State_Slot or x.State_Now)
           end
           if p.Limit_Raise == 1 then
             p.Level_Part = 0
@@ -2214,26 +2212,7 @@ function Shared_advance(x, now)
         end
       end
     end
-    local changed2 = false
-    do
-      local own2 = 0
-      do
-        local n2 = x.Limits_Windows_n
-        if x.State_Pins_n > 0 and x.State_Pins[0].Limit_Window_Size > 0 then
-          n2 = n2 - 1
-        end
-        own2 = n2
-      end
-      local own3 = own2
-      local changed3 = x.State_Lines_n < x.Limits_Windows_n or own3 < x.Limits_Windows_n and x.State_Pins[0].Line ~= own3 + 1
-      for i2 = 0, x.State_Lines_n - 1 do
-        local line2 = x.State_Lines[i2]
-        changed3 = changed3 or i2 < x.Limits_Windows_n and (line2.Window_Size ~= x.Limits_Windows[i2].Size or line2.Window_Rate ~= x.Limits_Windows[i2].Rate or line2.Window_Interval ~= x.Limits_Windows[i2].Interval or line2.Window_Offset ~= x.Limits_Windows[i2].Offset or line2.Window_Series ~= x.Limits_Windows[i2].Series or line2.Window_Unit ~= x.Limits_Windows[i2].Unit) or i2 >= x.Limits_Windows_n and line2.Window_Size ~= 0
-      end
-      changed2 = changed3
-    end
-    local changed3 = changed2
-    local is2 = not changed3 and now - x.State_Now >= x.Limits_Fill
+    local is2 = now - x.State_Now >= x.Limits_Fill
     if is2 then
       local Until2 = 0
       do
@@ -2298,16 +2277,18 @@ function Shared_advance(x, now)
           if x.Limits_Start > max2 then max2 = x.Limits_Start end
           local until2 = max2 + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
           for i2 = 0, x.State_Lines_n - 1 do
-            local owed = -(x.State_Lines[i2].Left < x.State_Lines[i2].Promised and x.State_Lines[i2].Left or x.State_Lines[i2].Promised)
-            if owed > 0 and i2 < x.Limits_Windows_n then
-              local w = x.Limits_Windows[i2]
-              local y = w.Rate
-              local y2 = w.Interval
-              local min2 = (owed - owed % y) / y + 1
-              local x4 = (8796093022208 - 8796093022208 % y2) / y2
-              if x4 < min2 then min2 = x4 end
-              local x5 = from2 + min2 * w.Interval + x.Limits_Fill
-              if x5 > until2 then until2 = x5 end
+            do
+              local owed = -(x.State_Lines[i2].Left < x.State_Lines[i2].Promised and x.State_Lines[i2].Left or x.State_Lines[i2].Promised)
+              if owed > 0 and i2 < x.Limits_Windows_n then
+                local w = x.Limits_Windows[i2]
+                local y = w.Rate
+                local y2 = w.Interval
+                local min2 = (owed - owed % y) / y + 1
+                local x4 = (8796093022208 - 8796093022208 % y2) / y2
+                if x4 < min2 then min2 = x4 end
+                local x5 = from2 + min2 * w.Interval + x.Limits_Fill
+                if x5 > until2 then until2 = x5 end
+              end
             end
           end
           for i2 = 0, x.State_Flows_n - 1 do
@@ -2322,7 +2303,29 @@ function Shared_advance(x, now)
       end
       is2 = now >= Until2
     end
-    if is2 and x.Leases.Out(now) == 0 then
+    local is3 = is2
+    if is3 then
+      local changed2 = false
+      do
+        local own2 = 0
+        do
+          local n2 = x.Limits_Windows_n
+          if x.State_Pins_n > 0 and x.State_Pins[0].Limit_Window_Size > 0 then
+            n2 = n2 - 1
+          end
+          own2 = n2
+        end
+        local own3 = own2
+        local changed3 = x.State_Lines_n < x.Limits_Windows_n or own3 < x.Limits_Windows_n and x.State_Pins[0].Line ~= own3 + 1
+        for i2 = 0, x.State_Lines_n - 1 do
+          local line2 = x.State_Lines[i2]
+          changed3 = changed3 or i2 < x.Limits_Windows_n and (line2.Window_Size ~= x.Limits_Windows[i2].Size or line2.Window_Rate ~= x.Limits_Windows[i2].Rate or line2.Window_Interval ~= x.Limits_Windows[i2].Interval or line2.Window_Offset ~= x.Limits_Windows[i2].Offset or line2.Window_Series ~= x.Limits_Windows[i2].Series or line2.Window_Unit ~= x.Limits_Windows[i2].Unit) or i2 >= x.Limits_Windows_n and line2.Window_Size ~= 0
+        end
+        changed2 = changed3
+      end
+      is3 = not changed2
+    end
+    if is3 and x.Leases.Out(now) == 0 then
       x.State_Tokens = 0
       x.State_Guess = 0
       x.State_Now = 0
@@ -2345,7 +2348,24 @@ function Shared_advance(x, now)
       x.State_Flows_n = 0
       x.State_Calendars = nil
       x.State_Calendars_n = 0
-      changed3 = true
+    end
+    local changed3 = false
+    do
+      local own2 = 0
+      do
+        local n2 = x.Limits_Windows_n
+        if x.State_Pins_n > 0 and x.State_Pins[0].Limit_Window_Size > 0 then
+          n2 = n2 - 1
+        end
+        own2 = n2
+      end
+      local own3 = own2
+      local changed4 = x.State_Lines_n < x.Limits_Windows_n or own3 < x.Limits_Windows_n and x.State_Pins[0].Line ~= own3 + 1
+      for i2 = 0, x.State_Lines_n - 1 do
+        local line2 = x.State_Lines[i2]
+        changed4 = changed4 or i2 < x.Limits_Windows_n and (line2.Window_Size ~= x.Limits_Windows[i2].Size or line2.Window_Rate ~= x.Limits_Windows[i2].Rate or line2.Window_Interval ~= x.Limits_Windows[i2].Interval or line2.Window_Offset ~= x.Limits_Windows[i2].Offset or line2.Window_Series ~= x.Limits_Windows[i2].Series or line2.Window_Unit ~= x.Limits_Windows[i2].Unit) or i2 >= x.Limits_Windows_n and line2.Window_Size ~= 0
+      end
+      changed3 = changed4
     end
     if changed3 then
       x.State_Now, x.State_Slot, x.State_Lines, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n, now)
@@ -2353,8 +2373,8 @@ function Shared_advance(x, now)
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     if x.State_Now < now then
       do
-        local is3 = x.State_Closed <= x.State_Now and x.State_AgainUS > now * 1000 and x.State_Plain + x.Leases.Out(now) < x.Limits_Tokens
-        if is3 then
+        local is4 = x.State_Closed <= x.State_Now and x.State_AgainUS > now * 1000 and x.State_Plain + x.Leases.Out(now) < x.Limits_Tokens
+        if is4 then
           local pace = 0
           do
             local x2 = x.Limits_Guess
@@ -2371,44 +2391,61 @@ function Shared_advance(x, now)
           local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
           if 10 < min2 then min2 = 10 end
           local x2 = pace * min2
-          is3 = (now - x.State_Now) * 1000 > (x2 - x2 % 20) / 20
+          is4 = (now - x.State_Now) * 1000 > (x2 - x2 % 20) / 20
         end
-        local idle = is3
-        for i2 = 0, x.Limits_Windows_n - 1 do
-          local w = x.Limits_Windows[i2]
-          local line2 = x.State_Lines[i2]
-          local t = now - w.Offset
-          local by2 = w.Interval
-          local t2 = x.State_Now
-          local t3 = t2 - w.Offset
-          local by3 = w.Interval
-          if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
-            local left = line2.Left
-            local lost = 0
+        local idle = is4
+        local usedUp = 0
+        do
+          local longest = 0
+          for i2 = 0, x.State_Lines_n - 1 do
             do
-              local t4 = x.State_Slot
-              local t5 = t4 - w.Offset
-              local by4 = w.Interval
-              local t6 = x.State_Now
-              local t7 = t6 - w.Offset
-              local by5 = w.Interval
-              if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
-                local gain = 0
-                do
-                  local left2 = line2.Left
-                  local from2 = x.State_Now
-                  local t8 = now - w.Offset
-                  local by6 = w.Interval
-                  local n2 = (t8 - t8 % by6) / by6
-                  local to2 = n2 * w.Interval + w.Offset - 1
-                  if to2 <= from2 then
-                    gain = left2
-                  else
-                    local t9 = to2 - w.Offset
-                    local by7 = w.Interval
+              local line2 = x.State_Lines[i2]
+              local x3 = line2.Estimated
+              local y = 1 > x.State_Ended and 1 or x.State_Ended
+              local max2 = 1
+              local x4 = (x3 - x3 % y) / y
+              if x4 > max2 then max2 = x4 end
+              if line2.Left < max2 then
+                if line2.Window_Interval > longest then longest = line2.Window_Interval end
+              end
+            end
+          end
+          usedUp = longest
+        end
+        local usedUp2 = usedUp
+        for i2 = 0, x.Limits_Windows_n - 1 do
+          do
+            local w = x.Limits_Windows[i2]
+            local line2 = x.State_Lines[i2]
+            local t = now - w.Offset
+            local by2 = w.Interval
+            local t2 = x.State_Now
+            local t3 = t2 - w.Offset
+            local by3 = w.Interval
+            if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
+              local left = line2.Left
+              local lost = 0
+              do
+                local t4 = x.State_Slot
+                local t5 = t4 - line2.Window_Offset
+                local by4 = line2.Window_Interval
+                local t6 = x.State_Now
+                local t7 = t6 - line2.Window_Offset
+                local by5 = line2.Window_Interval
+                if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
+                  local gain = 0
+                  do
+                    local left2 = line2.Left
+                    local from2 = x.State_Now
+                    local t8 = now - line2.Window_Offset
+                    local by6 = line2.Window_Interval
+                    local n2 = (t8 - t8 % by6) / by6
+                    local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                    local t9 = to2 - line2.Window_Offset
+                    local by7 = line2.Window_Interval
                     local since = 0
                     do
-                      if w.Size > w.Rate then
+                      if line2.Window_Size > line2.Window_Rate then
                         local max2 = from2
                         local x3 = x.State_Closed - 1
                         if x3 > max2 then max2 = x3 end
@@ -2417,16 +2454,16 @@ function Shared_advance(x, now)
                         since = from2
                       end
                     end
-                    local t10 = since - w.Offset
-                    local by8 = w.Interval
+                    local t10 = since - line2.Window_Offset
+                    local by8 = line2.Window_Interval
                     local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
                     if n3 <= 0 then
                       gain = left2
                     else
                       local filled = 0
                       do
-                        local rate = w.Rate
-                        local size = w.Size
+                        local rate = line2.Window_Rate
+                        local size = line2.Window_Size
                         local x3 = size - left2
                         if n3 > (x3 - x3 % rate) / rate then
                           filled = size
@@ -2437,38 +2474,34 @@ function Shared_advance(x, now)
                       gain = filled
                     end
                   end
-                end
-                local left2 = gain
-                local max2 = 0
-                local x3 = w.Size - w.Rate
-                if x3 > max2 then max2 = x3 end
-                local max3 = 0
-                local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
-                if x4 > max3 then max3 = x4 end
-                lost = max3
-                local t8 = line2.LargestAt > x.State_Closed and line2.LargestAt or x.State_Closed
-                local t9 = t8 - w.Offset
-                local by6 = w.Interval
-                local t10 = x.State_Now
-                local t11 = t10 - w.Offset
-                local by7 = w.Interval
-                if (t9 - t9 % by6) / by6 < (t11 - t11 % by7) / by7 - 1 then
-                  line2.Largest = 0
-                end
-                if left2 + w.Rate <= w.Size and x.State_Closed <= x.State_Now then
-                  local gain2 = 0
-                  do
-                    local left3 = line2.Left
-                    local from2 = x.State_Now
-                    local to2 = x.State_Slot
-                    if to2 <= from2 then
-                      gain2 = left3
-                    else
-                      local t12 = to2 - w.Offset
-                      local by8 = w.Interval
+                  local left2 = gain
+                  local max2 = 0
+                  local x3 = line2.Window_Size - line2.Window_Rate
+                  if x3 > max2 then max2 = x3 end
+                  local max3 = 0
+                  local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
+                  if x4 > max3 then max3 = x4 end
+                  lost = max3
+                  local t8 = line2.LargestAt > x.State_Closed and line2.LargestAt or x.State_Closed
+                  local t9 = t8 - line2.Window_Offset
+                  local by6 = line2.Window_Interval
+                  local t10 = x.State_Now
+                  local t11 = t10 - line2.Window_Offset
+                  local by7 = line2.Window_Interval
+                  if (t9 - t9 % by6) / by6 < (t11 - t11 % by7) / by7 - 1 then
+                    line2.Largest = 0
+                  end
+                  if left2 + line2.Window_Rate <= line2.Window_Size and x.State_Closed <= x.State_Now then
+                    local gain2 = 0
+                    do
+                      local left3 = line2.Left
+                      local from2 = x.State_Now
+                      local to2 = x.State_Slot
+                      local t12 = to2 - line2.Window_Offset
+                      local by8 = line2.Window_Interval
                       local since = 0
                       do
-                        if w.Size > w.Rate then
+                        if line2.Window_Size > line2.Window_Rate then
                           local max4 = from2
                           local x5 = x.State_Closed - 1
                           if x5 > max4 then max4 = x5 end
@@ -2477,16 +2510,16 @@ function Shared_advance(x, now)
                           since = from2
                         end
                       end
-                      local t13 = since - w.Offset
-                      local by9 = w.Interval
+                      local t13 = since - line2.Window_Offset
+                      local by9 = line2.Window_Interval
                       local n2 = (t12 - t12 % by8) / by8 - (t13 - t13 % by9) / by9
                       if n2 <= 0 then
                         gain2 = left3
                       else
                         local filled = 0
                         do
-                          local rate = w.Rate
-                          local size = w.Size
+                          local rate = line2.Window_Rate
+                          local size = line2.Window_Size
                           local x5 = size - left3
                           if n2 > (x5 - x5 % rate) / rate then
                             filled = size
@@ -2497,33 +2530,31 @@ function Shared_advance(x, now)
                         gain2 = filled
                       end
                     end
+                    local min3 = line2.Largest - 1
+                    local x5 = gain2 - line2.Promised
+                    if x5 < min3 then min3 = x5 end
+                    left2 = left2 - (0 > min3 and 0 or min3)
                   end
-                  local min3 = line2.Largest - 1
-                  local x5 = gain2 - line2.Promised
-                  if x5 < min3 then min3 = x5 end
-                  left2 = left2 - (0 > min3 and 0 or min3)
+                  if usedUp2 <= line2.Window_Interval then
+                    local max4 = 0
+                    local x5 = line2.Taken + (0 > left2 and 0 or left2)
+                    if x5 > max4 then max4 = x5 end
+                    local unused = max4
+                    local x6 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                    local max5 = 4 * unused
+                    local x7 = (x6 - x6 % 4) / 4
+                    if x7 > max5 then max5 = x7 end
+                    line2.Spare = max5
+                  end
+                else
+                  line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
                 end
-                local max4 = 0
-                local x5 = line2.Taken + (0 > left2 and 0 or left2)
-                if x5 > max4 then max4 = x5 end
-                local unused = max4
-                local x6 = (0 > line2.Spare and 0 or line2.Spare) * 3
-                local max5 = 4 * unused
-                local x7 = (x6 - x6 % 4) / 4
-                if x7 > max5 then max5 = x7 end
-                line2.Spare = max5
-              else
-                line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
+                line2.Taken = 0
               end
-              line2.Taken = 0
-            end
-            local lost2 = lost
-            local gain = 0
-            do
-              local from2 = x.State_Now
-              if now <= from2 then
-                gain = left
-              else
+              local lost2 = lost
+              local gain = 0
+              do
+                local from2 = x.State_Now
                 local t4 = now - w.Offset
                 local by4 = w.Interval
                 local since = 0
@@ -2557,107 +2588,104 @@ function Shared_advance(x, now)
                   gain = filled
                 end
               end
-            end
-            line2.Left, line2.Over = gain, 0
-            do
-              local last2 = x.State_LastID
-              local over = line2.Left + line2.Stale + line2.Fresh - w.Size
-              if over > line2.Stale then
-                line2.Stale, line2.StaleFrom = w.Size - line2.Left, line2.FreshFrom
-                line2.Fresh, line2.FreshFrom = 0, last2
-              elseif over > 0 then
-                line2.Stale = line2.Stale - over
-              end
-            end
-            local is4 = x.State_Calendars_n == 0
-            if is4 then
-              local loose = false
+              line2.Left, line2.Over = gain, 0
               do
-                local done
-                for i3 = 0, x.Limits_Windows_n - 1 do
-                  local o = x.Limits_Windows[i3]
-                  if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
-                    loose = true
-                    done = true
-                    break
-                  end
-                end
-                if not done then
-                  loose = false
+                local over = line2.Left + line2.Stale + line2.Fresh - line2.Window_Size
+                if over > line2.Stale then
+                  line2.Stale, line2.StaleFrom = line2.Window_Size - line2.Left, line2.FreshFrom
+                  line2.Fresh, line2.FreshFrom = 0, x.State_LastID
+                elseif over > 0 then
+                  line2.Stale = line2.Stale - over
                 end
               end
-              is4 = not loose
-            end
-            if is4 then
-              do
-                local x3 = line2.Estimated
-                local y = 1 > x.State_Ended and 1 or x.State_Ended
-                local max2 = 1
-                local x4 = (x3 - x3 % y) / y
-                if x4 > max2 then max2 = x4 end
-                local operations2 = (lost2 - lost2 % max2) / max2
-                for i3 = 0, x.Limits_Windows_n - 1 do
-                  local w2 = x.Limits_Windows[i3]
-                  local line3 = x.State_Lines[i3]
-                  local n2 = lost2
-                  local same = w2.Unit == line2.Window_Unit
-                  if not same then
-                    local x5 = line3.Estimated
-                    local y2 = 1 > x.State_Ended and 1 or x.State_Ended
-                    local y3 = (x5 - x5 % y2) / y2 + 1
-                    local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                    local min3 = operations2
-                    local x7 = (x6 - x6 % 4) / 4
-                    if x7 < min3 then min3 = x7 end
-                    local x8 = line3.Estimated
-                    local y4 = 1 > x.State_Ended and 1 or x.State_Ended
-                    n2 = min3 * ((x8 - x8 % y4) / y4)
+              local is5 = x.State_Calendars_n == 0
+              if is5 then
+                local loose = false
+                do
+                  local done
+                  for i3 = 0, x.Limits_Windows_n - 1 do
+                    do
+                      local o = x.Limits_Windows[i3]
+                      if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
+                        loose = true
+                        done = true
+                        break
+                      end
+                    end
                   end
-                  local is5 = same or w2.Size <= w2.Rate
-                  if is5 then
-                    local t4 = now - w2.Offset
-                    local by4 = w2.Interval
-                    local t5 = x.State_Now
-                    local t6 = t5 - w2.Offset
-                    local by5 = w2.Interval
-                    is5 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
+                  if not done then
+                    loose = false
                   end
-                  if is5 then
-                    local t7 = x.State_Slot
-                    local t8 = t7 - w2.Offset
-                    local by6 = w2.Interval
-                    local t9 = now - w2.Offset
-                    local by7 = w2.Interval
-                    if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
-                      local min3 = w2.Size
-                      local x5 = line3.Promised + n2
-                      if x5 < min3 then min3 = x5 end
-                      line3.Promised = min3
-                    else
-                      local min3 = 4 * (line3.Left + line3.Taken)
-                      local x5 = line3.Spare + 4 * n2
-                      if x5 < min3 then min3 = x5 end
-                      if min3 > line3.Spare then line3.Spare = min3 end
+                end
+                is5 = not loose
+              end
+              if is5 then
+                do
+                  local x3 = line2.Estimated
+                  local y = 1 > x.State_Ended and 1 or x.State_Ended
+                  local max2 = 1
+                  local x4 = (x3 - x3 % y) / y
+                  if x4 > max2 then max2 = x4 end
+                  local operations2 = (lost2 - lost2 % max2) / max2
+                  for i3 = 0, x.Limits_Windows_n - 1 do
+                    local w2 = x.Limits_Windows[i3]
+                    local line3 = x.State_Lines[i3]
+                    local n2 = lost2
+                    local same = w2.Unit == line2.Window_Unit
+                    if not same then
+                      local x5 = line3.Estimated
+                      local y2 = 1 > x.State_Ended and 1 or x.State_Ended
+                      local y3 = (x5 - x5 % y2) / y2 + 1
+                      local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                      local min3 = operations2
+                      local x7 = (x6 - x6 % 4) / 4
+                      if x7 < min3 then min3 = x7 end
+                      local x8 = line3.Estimated
+                      local y4 = 1 > x.State_Ended and 1 or x.State_Ended
+                      n2 = min3 * ((x8 - x8 % y4) / y4)
+                    end
+                    local is6 = same or w2.Size <= w2.Rate
+                    if is6 then
+                      local t4 = now - w2.Offset
+                      local by4 = w2.Interval
+                      local t5 = x.State_Now
+                      local t6 = t5 - w2.Offset
+                      local by5 = w2.Interval
+                      is6 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
+                    end
+                    if is6 then
+                      local t7 = x.State_Slot
+                      local t8 = t7 - w2.Offset
+                      local by6 = w2.Interval
+                      local t9 = now - w2.Offset
+                      local by7 = w2.Interval
+                      if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
+                        local min3 = w2.Size
+                        local x5 = line3.Promised + n2
+                        if x5 < min3 then min3 = x5 end
+                        line3.Promised = min3
+                      else
+                        local min3 = 4 * (line3.Left + line3.Taken)
+                        local x5 = line3.Spare + 4 * n2
+                        if x5 < min3 then min3 = x5 end
+                        if min3 > line3.Spare then line3.Spare = min3 end
+                      end
                     end
                   end
                 end
               end
-            end
-            local x3 = line2.Estimated
-            local y = 1 > x.State_Ended and 1 or x.State_Ended
-            local usual = (x3 - x3 % y) / y
-            local is5 = idle
-            if is5 then
-              local gain2 = 0
-              do
-                local from2 = x.State_Now
-                local t4 = now - w.Offset
-                local by4 = w.Interval
-                local n2 = (t4 - t4 % by4) / by4
-                local to2 = n2 * w.Interval + w.Offset - 1
-                if to2 <= from2 then
-                  gain2 = left
-                else
+              local x3 = line2.Estimated
+              local y = 1 > x.State_Ended and 1 or x.State_Ended
+              local usual = (x3 - x3 % y) / y
+              local is6 = idle
+              if is6 then
+                local gain2 = 0
+                do
+                  local from2 = x.State_Now
+                  local t4 = now - w.Offset
+                  local by4 = w.Interval
+                  local n2 = (t4 - t4 % by4) / by4
+                  local to2 = n2 * w.Interval + w.Offset - 1
                   local t5 = to2 - w.Offset
                   local by5 = w.Interval
                   local since = 0
@@ -2691,42 +2719,42 @@ function Shared_advance(x, now)
                     gain2 = filled
                   end
                 end
+                local min3 = w.Size
+                local x4 = w.Rate > usual and w.Rate or usual
+                if x4 < min3 then min3 = x4 end
+                is6 = gain2 >= min3
               end
-              local min3 = w.Size
-              local x4 = w.Rate > usual and w.Rate or usual
-              if x4 < min3 then min3 = x4 end
-              is5 = gain2 >= min3
-            end
-            local is6 = is5
-            if is6 then
-              local spanUS = 0
-              do
-                local spanUS2 = 0
+              local is7 = is6
+              if is7 then
+                local spanUS = 0
                 do
-                  local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                  local y2 = w.Rate < w.Size and w.Rate or w.Size
-                  local each2 = (x5 - x5 % y2) / y2
-                  local y3 = each2 + 1
-                  local min4 = usual
-                  local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                  if x6 < min4 then min4 = x6 end
-                  spanUS2 = min4 * each2
+                  local spanUS2 = 0
+                  do
+                    local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                    local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                    local each2 = (x5 - x5 % y2) / y2
+                    local y3 = each2 + 1
+                    local min4 = usual
+                    local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                    if x6 < min4 then min4 = x6 end
+                    spanUS2 = min4 * each2
+                  end
+                  local span = spanUS2
+                  local max2 = 64
+                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                  if x5 > max2 then max2 = x5 end
+                  local max3 = 64
+                  local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                  if x6 > max3 then max3 = x6 end
+                  local x7 = span % 4096 * max3
+                  spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
                 end
-                local span = spanUS2
-                local max2 = 64
-                local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                if x5 > max2 then max2 = x5 end
-                local max3 = 64
-                local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                if x6 > max3 then max3 = x6 end
-                local x7 = span % 4096 * max3
-                spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
+                is7 = (now - x.State_Now) * 1000 > spanUS
               end
-              is6 = (now - x.State_Now) * 1000 > spanUS
+              idle = is7
+            else
+              idle = false
             end
-            idle = is6
-          else
-            idle = false
           end
         end
         if idle then
@@ -2782,8 +2810,8 @@ function Shared_advance(x, now)
         local c3 = x.State_Calendars[0]
         if n3 < end2 then
           do
+            local units2 = 0
             local c4 = x.State_Calendars[0]
-            x.units = 0
             local gains = 0
             do
               local ratio = 1
@@ -2819,59 +2847,61 @@ function Shared_advance(x, now)
               if 16777215 < min4 then min4 = 16777215 end
               gains = min4
             end
-            x.grain = gains
+            local gains2 = gains
+            local x6 = c4.Largest + 32768
+            local min3 = (x6 - x6 % 65536) / 65536
+            if 16777215 < min3 then min3 = 16777215 end
+            local usual = units2 > min3 and units2 or min3
             local times2 = 0
             do
-              local gains2 = x.grain
               local pace = 0
               do
-                local x6 = x.Limits_Guess
-                local max3 = (x6 - x6 % 8) / 8
+                local x7 = x.Limits_Guess
+                local max3 = (x7 - x7 % 8) / 8
                 if 200 > max3 then max3 = 200 end
                 local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
-                local x7 = (x.State_Held + guess) * 1000
+                local x8 = (x.State_Held + guess) * 1000
                 local y2 = (x.State_Ended + 1) * x.Limits_Tokens
                 local max4 = 1
-                local x8 = (x7 - x7 % y2) / y2
-                if x8 > max4 then max4 = x8 end
+                local x9 = (x8 - x8 % y2) / y2
+                if x9 > max4 then max4 = x9 end
                 pace = max4
               end
-              local x6 = x.Limits_Grain * 1000 * 1
-              local min3 = (x6 - x6 % pace) / pace
-              if 16777215 < min3 then min3 = 16777215 end
-              local c5 = x.State_Calendars[0]
-              local x7 = c5.Largest + 32768
-              local min4 = (x7 - x7 % 65536) / 65536
+              local x7 = x.Limits_Grain * 1000 * 1
+              local min4 = (x7 - x7 % pace) / pace
               if 16777215 < min4 then min4 = 16777215 end
-              if (1 > min3 and 1 or min3) * (1 > min4 and 1 or min4) >= gains2 then
+              local c5 = x.State_Calendars[0]
+              local x8 = c5.Largest + 32768
+              local min5 = (x8 - x8 % 65536) / 65536
+              if 16777215 < min5 then min5 = 16777215 end
+              if (1 > min4 and 1 or min4) * (1 > min5 and 1 or min5) >= gains2 then
                 times2 = 1
               else
                 local pace2 = 0
                 do
-                  local x8 = x.Limits_Guess
-                  local max3 = (x8 - x8 % 8) / 8
+                  local x9 = x.Limits_Guess
+                  local max3 = (x9 - x9 % 8) / 8
                   if 200 > max3 then max3 = 200 end
                   local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
-                  local x9 = (x.State_Held + guess) * 1000
+                  local x10 = (x.State_Held + guess) * 1000
                   local y2 = (x.State_Ended + 1) * x.Limits_Tokens
                   local max4 = 1
-                  local x10 = (x9 - x9 % y2) / y2
-                  if x10 > max4 then max4 = x10 end
+                  local x11 = (x10 - x10 % y2) / y2
+                  if x11 > max4 then max4 = x11 end
                   pace2 = max4
                 end
-                local x8 = pace2 * 8
-                local x9 = (x8 - x8 % 125) / 125
+                local x9 = pace2 * 8
+                local x10 = (x9 - x9 % 125) / 125
                 local y2 = x.Limits_Grain
-                local min5 = (x9 - x9 % y2) / y2
-                if 65536 < min5 then min5 = 65536 end
-                times2 = 1 > min5 and 1 or min5
+                local min6 = (x10 - x10 % y2) / y2
+                if 65536 < min6 then min6 = 65536 end
+                times2 = 1 > min6 and 1 or min6
               end
             end
             x.times = times2
-            local x6 = c4.Largest + 32768
-            local min3 = (x6 - x6 % 65536) / 65536
-            if 16777215 < min3 then min3 = 16777215 end
-            local usual = x.units > min3 and x.units or min3
+            local min4 = gains2 * x.times
+            if 16777215 < min4 then min4 = 16777215 end
+            gains2 = min4
             local times3 = x.times
             local pace = 0
             do
@@ -2887,22 +2917,17 @@ function Shared_advance(x, now)
               pace = max4
             end
             local x7 = x.Limits_Grain * 1000 * times3
-            local min4 = (x7 - x7 % pace) / pace
-            if 16777215 < min4 then min4 = 16777215 end
-            local min5 = (1 > min4 and 1 or min4) * usual
+            local min5 = (x7 - x7 % pace) / pace
             if 16777215 < min5 then min5 = 16777215 end
-            local tokens2 = min5
-            local min6 = x.grain * x.times
-            if 16777215 < min6 then min6 = 16777215 end
-            x.grain = min6
-            if tokens2 < x.grain then
-              x.units = usual
+            local min6 = gains2
+            local x8 = (1 > min5 and 1 or min5) * usual
+            if x8 < min6 then min6 = x8 end
+            x.rate = 1 > min6 and 1 or min6
+            x.short = x.rate < gains2
+            if x.short then
+              units2 = usual
             end
-            local max3 = 1
-            local x8 = x.grain < tokens2 and x.grain or tokens2
-            if x8 > max3 then max3 = x8 end
-            x.rate = max3
-            local min7 = x.units * x.times
+            local min7 = units2 * x.times
             if 16777215 < min7 then min7 = 16777215 end
             x.units = min7
           end
@@ -2911,111 +2936,254 @@ function Shared_advance(x, now)
           local t = n3 * x.Limits_Grain + x.Limits_Zero
           local serves = true
           for i2 = 0, x.Limits_Windows_n - 1 do
-            local w = x.Limits_Windows[i2]
-            local is3 = serves
-            if is3 then
-              local is2 = w.Interval <= c3.Grain
-              if not is2 then
+            do
+              local w = x.Limits_Windows[i2]
+              local is2 = w.Interval > x.Limits_Grain
+              if is2 then
                 local t2 = t - w.Offset
                 local by2 = w.Interval
-                local n4 = (t2 - t2 % by2) / by2
-                local t3 = n4 * w.Interval + w.Offset
-                local t4 = t3 + x.Limits_Grain - 1
-                local max3 = 0
-                local x6 = t4 - x.Limits_Zero
-                if x6 > max3 then max3 = x6 end
-                local y2 = x.Limits_Grain
-                local lasts = 0
-                do
-                  local capacity = w.Rate < w.Size and w.Rate or w.Size
-                  local expects = 0
-                  do
-                    local booked = x.rate * x.times
-                    local c4 = x.State_Calendars[0]
-                    local line2 = x.State_Lines[i2]
-                    local y3 = x.times
-                    local booked2 = (booked - booked % y3) / y3
-                    local ratio = 0
-                    do
-                      local i3 = line2.Window_Unit
-                      local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                      local x7 = c4.Largest + 1023
-                      local max4 = 1
-                      local x8 = (x7 - x7 % 1024) / 1024
-                      if x8 > max4 then max4 = x8 end
-                      local each2 = max4
-                      local x9 = rest2 % each2 * 1024
-                      local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x9 - x9 % each2) / each2
-                      local x10 = booked3 * (4096 - line2.Saved)
-                      local max5 = 1
-                      local x11 = (x10 - x10 % 4096) / 4096
-                      if x11 > max5 then max5 = x11 end
-                      ratio = max5
-                    end
-                    local x7 = booked2 % 1024 * ratio
-                    local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
-                    local min3 = (x8 - x8 % 1024) / 1024
-                    if 4294967296 < min3 then min3 = 4294967296 end
-                    local unit = line2.Window_Unit
-                    local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
-                    local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    expects = (x10 - x10 % y4) / y4
-                  end
-                  local y3 = 1 > expects and 1 or expects
-                  local max4 = 1
-                  local x7 = (1024 - 1024 % y3) / y3
-                  if x7 > max4 then max4 = x7 end
-                  local n5 = max4
-                  local min3 = 0 > capacity and 0 or capacity
-                  local x8 = (4398046511104 - 4398046511104 % n5) / n5
-                  if x8 < min3 then min3 = x8 end
-                  local expects2 = 0
-                  do
-                    local booked = x.rate * x.times * n5
-                    local c4 = x.State_Calendars[0]
-                    local line2 = x.State_Lines[i2]
-                    local y4 = x.times
-                    local booked2 = (booked - booked % y4) / y4
-                    local ratio = 0
-                    do
-                      local i3 = line2.Window_Unit
-                      local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                      local x9 = c4.Largest + 1023
-                      local max5 = 1
-                      local x10 = (x9 - x9 % 1024) / 1024
-                      if x10 > max5 then max5 = x10 end
-                      local each2 = max5
-                      local x11 = rest2 % each2 * 1024
-                      local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
-                      local x12 = booked3 * (4096 - line2.Saved)
-                      local max6 = 1
-                      local x13 = (x12 - x12 % 4096) / 4096
-                      if x13 > max6 then max6 = x13 end
-                      ratio = max6
-                    end
-                    local x9 = booked2 % 1024 * ratio
-                    local x10 = (booked2 - booked2 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
-                    local min4 = (x10 - x10 % 1024) / 1024
-                    if 4294967296 < min4 then min4 = 4294967296 end
-                    local unit = line2.Window_Unit
-                    local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    local x12 = min4 * x.Limits_Scale + (x11 - x11 % 2) / 2
-                    local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    expects2 = (x12 - x12 % y5) / y5
-                  end
-                  local x9 = min3 * 1024 * n5
-                  local y4 = 1 > expects2 and 1 or expects2
-                  local lasts2 = (x9 - x9 % y4) / y4
-                  local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
-                  if 4294967296 < min4 then min4 = 4294967296 end
-                  lasts = min4 * 512
-                end
-                is2 = (n3 - (max3 - max3 % y2) / y2) * 524288 < lasts
+                local t3 = x.State_Now
+                local t4 = t3 - w.Offset
+                local by3 = w.Interval
+                is2 = (t2 - t2 % by2) / by2 == (t4 - t4 % by3) / by3
               end
-              is3 = is2
+              if is2 then
+                local is3 = serves
+                if is3 then
+                  local remains = 0
+                  do
+                    local c4 = x.State_Calendars[0]
+                    local line2 = x.State_Lines[i2]
+                    local lasts = 0
+                    do
+                      local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                      local expects = 0
+                      do
+                        local n4 = c4.Head
+                        local booked = c4.Units.At(n4 - c4.Head)
+                        local c5 = x.State_Calendars[0]
+                        local line3 = x.State_Lines[i2]
+                        local y2 = x.times
+                        local booked2 = (booked - booked % y2) / y2
+                        local ratio = 0
+                        do
+                          local i3 = line3.Window_Unit
+                          local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
+                          local x7 = c5.Largest + 1023
+                          local max3 = 1
+                          local x8 = (x7 - x7 % 1024) / 1024
+                          if x8 > max3 then max3 = x8 end
+                          local each2 = max3
+                          local x9 = rest2 % each2 * 1024
+                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x9 - x9 % each2) / each2
+                          local x10 = booked3 * (4096 - line3.Saved)
+                          local max4 = 1
+                          local x11 = (x10 - x10 % 4096) / 4096
+                          if x11 > max4 then max4 = x11 end
+                          ratio = max4
+                        end
+                        local x7 = booked2 % 1024 * ratio
+                        local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
+                        local min3 = (x8 - x8 % 1024) / 1024
+                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local unit = line3.Window_Unit
+                        local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
+                        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        expects = (x10 - x10 % y3) / y3
+                      end
+                      local capacity = line2.Left + (x6 - x6 % 4096) / 4096 - expects
+                      local expects2 = 0
+                      do
+                        local booked = x.rate * x.times
+                        local c5 = x.State_Calendars[0]
+                        local line3 = x.State_Lines[i2]
+                        local y2 = x.times
+                        local booked2 = (booked - booked % y2) / y2
+                        local ratio = 0
+                        do
+                          local i3 = line3.Window_Unit
+                          local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
+                          local x7 = c5.Largest + 1023
+                          local max3 = 1
+                          local x8 = (x7 - x7 % 1024) / 1024
+                          if x8 > max3 then max3 = x8 end
+                          local each2 = max3
+                          local x9 = rest2 % each2 * 1024
+                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x9 - x9 % each2) / each2
+                          local x10 = booked3 * (4096 - line3.Saved)
+                          local max4 = 1
+                          local x11 = (x10 - x10 % 4096) / 4096
+                          if x11 > max4 then max4 = x11 end
+                          ratio = max4
+                        end
+                        local x7 = booked2 % 1024 * ratio
+                        local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
+                        local min3 = (x8 - x8 % 1024) / 1024
+                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local unit = line3.Window_Unit
+                        local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
+                        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        expects2 = (x10 - x10 % y3) / y3
+                      end
+                      local y2 = 1 > expects2 and 1 or expects2
+                      local max3 = 1
+                      local x7 = (1024 - 1024 % y2) / y2
+                      if x7 > max3 then max3 = x7 end
+                      local n4 = max3
+                      local min3 = 0 > capacity and 0 or capacity
+                      local x8 = (4398046511104 - 4398046511104 % n4) / n4
+                      if x8 < min3 then min3 = x8 end
+                      local expects3 = 0
+                      do
+                        local booked = x.rate * x.times * n4
+                        local c5 = x.State_Calendars[0]
+                        local line3 = x.State_Lines[i2]
+                        local y3 = x.times
+                        local booked2 = (booked - booked % y3) / y3
+                        local ratio = 0
+                        do
+                          local i3 = line3.Window_Unit
+                          local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
+                          local x9 = c5.Largest + 1023
+                          local max4 = 1
+                          local x10 = (x9 - x9 % 1024) / 1024
+                          if x10 > max4 then max4 = x10 end
+                          local each2 = max4
+                          local x11 = rest2 % each2 * 1024
+                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
+                          local x12 = booked3 * (4096 - line3.Saved)
+                          local max5 = 1
+                          local x13 = (x12 - x12 % 4096) / 4096
+                          if x13 > max5 then max5 = x13 end
+                          ratio = max5
+                        end
+                        local x9 = booked2 % 1024 * ratio
+                        local x10 = (booked2 - booked2 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
+                        local min4 = (x10 - x10 % 1024) / 1024
+                        if 4294967296 < min4 then min4 = 4294967296 end
+                        local unit = line3.Window_Unit
+                        local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        local x12 = min4 * x.Limits_Scale + (x11 - x11 % 2) / 2
+                        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        expects3 = (x12 - x12 % y4) / y4
+                      end
+                      local x9 = min3 * 1024 * n4
+                      local y3 = 1 > expects3 and 1 or expects3
+                      local lasts2 = (x9 - x9 % y3) / y3
+                      local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
+                      if 4294967296 < min4 then min4 = 4294967296 end
+                      lasts = min4 * 512
+                    end
+                    remains = lasts
+                  end
+                  is3 = (n3 - c3.Head - 1) * 524288 < remains
+                end
+                serves = is3
+              elseif w.Interval > x.Limits_Grain then
+                local is3 = serves
+                if is3 then
+                  local t5 = t - w.Offset
+                  local by4 = w.Interval
+                  local n4 = (t5 - t5 % by4) / by4
+                  local t6 = n4 * w.Interval + w.Offset
+                  local t7 = t6 + x.Limits_Grain - 1
+                  local max3 = 0
+                  local x6 = t7 - x.Limits_Zero
+                  if x6 > max3 then max3 = x6 end
+                  local y2 = x.Limits_Grain
+                  local lasts = 0
+                  do
+                    local capacity = w.Rate < w.Size and w.Rate or w.Size
+                    local expects = 0
+                    do
+                      local booked = x.rate * x.times
+                      local c4 = x.State_Calendars[0]
+                      local line2 = x.State_Lines[i2]
+                      local y3 = x.times
+                      local booked2 = (booked - booked % y3) / y3
+                      local ratio = 0
+                      do
+                        local i3 = line2.Window_Unit
+                        local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                        local x7 = c4.Largest + 1023
+                        local max4 = 1
+                        local x8 = (x7 - x7 % 1024) / 1024
+                        if x8 > max4 then max4 = x8 end
+                        local each2 = max4
+                        local x9 = rest2 % each2 * 1024
+                        local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x9 - x9 % each2) / each2
+                        local x10 = booked3 * (4096 - line2.Saved)
+                        local max5 = 1
+                        local x11 = (x10 - x10 % 4096) / 4096
+                        if x11 > max5 then max5 = x11 end
+                        ratio = max5
+                      end
+                      local x7 = booked2 % 1024 * ratio
+                      local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
+                      local min3 = (x8 - x8 % 1024) / 1024
+                      if 4294967296 < min3 then min3 = 4294967296 end
+                      local unit = line2.Window_Unit
+                      local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
+                      local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      expects = (x10 - x10 % y4) / y4
+                    end
+                    local y3 = 1 > expects and 1 or expects
+                    local max4 = 1
+                    local x7 = (1024 - 1024 % y3) / y3
+                    if x7 > max4 then max4 = x7 end
+                    local n5 = max4
+                    local min3 = 0 > capacity and 0 or capacity
+                    local x8 = (4398046511104 - 4398046511104 % n5) / n5
+                    if x8 < min3 then min3 = x8 end
+                    local expects2 = 0
+                    do
+                      local booked = x.rate * x.times * n5
+                      local c4 = x.State_Calendars[0]
+                      local line2 = x.State_Lines[i2]
+                      local y4 = x.times
+                      local booked2 = (booked - booked % y4) / y4
+                      local ratio = 0
+                      do
+                        local i3 = line2.Window_Unit
+                        local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+                        local x9 = c4.Largest + 1023
+                        local max5 = 1
+                        local x10 = (x9 - x9 % 1024) / 1024
+                        if x10 > max5 then max5 = x10 end
+                        local each2 = max5
+                        local x11 = rest2 % each2 * 1024
+                        local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
+                        local x12 = booked3 * (4096 - line2.Saved)
+                        local max6 = 1
+                        local x13 = (x12 - x12 % 4096) / 4096
+                        if x13 > max6 then max6 = x13 end
+                        ratio = max6
+                      end
+                      local x9 = booked2 % 1024 * ratio
+                      local x10 = (booked2 - booked2 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
+                      local min4 = (x10 - x10 % 1024) / 1024
+                      if 4294967296 < min4 then min4 = 4294967296 end
+                      local unit = line2.Window_Unit
+                      local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      local x12 = min4 * x.Limits_Scale + (x11 - x11 % 2) / 2
+                      local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      expects2 = (x12 - x12 % y5) / y5
+                    end
+                    local x9 = min3 * 1024 * n5
+                    local y4 = 1 > expects2 and 1 or expects2
+                    local lasts2 = (x9 - x9 % y4) / y4
+                    local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
+                    if 4294967296 < min4 then min4 = 4294967296 end
+                    lasts = min4 * 512
+                  end
+                  is3 = (n3 - (max3 - max3 % y2) / y2) * 524288 < lasts
+                end
+                serves = is3
+              end
             end
-            serves = is3
           end
           if serves then
             do
@@ -3057,10 +3225,7 @@ end
 function Shared_weigh(x, f)
   local c2 = x.State_Calendars[0]
   if f.Minute > c2.Minute then
-    f.Fair = 0
-    f.FairUrgent = 0
-    f.Last = 0
-    f.Weight = 0
+    f.Fair, f.FairUrgent, f.Last = 0, 0, 0
   end
   if f.Weight > 0 and f.Minute == c2.Minute then
     c2.Weight = c2.Weight - f.Weight
@@ -3082,13 +3247,13 @@ function Shared_weigh(x, f)
       local own2 = min2 * units2
       local is2 = own2 >= all2
       if not is2 then
-        local short = false
+        local full = false
         do
           local c4 = x.State_Calendars[0]
           local n2 = c4.Head + 1
-          short = c4.Units.At(n2 - c4.Head) >= x.rate
+          full = c4.Units.At(n2 - c4.Head) >= x.rate
         end
-        is2 = not short
+        is2 = not full
       end
       if is2 then
         uses = 134217728
@@ -3167,9 +3332,6 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     end
   end
   x.part = part
-  x.given = 0
-  x.last = 0
-  x.gathered = 0
   x.weight = (x.Weight < 8388608 and x.Weight or 8388608) * 16
   do
     local part2 = x.part
@@ -3179,7 +3341,6 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     if 17179869184 < min2 then min2 = 17179869184 end
     local units2 = min2 < 16777215 and min2 or 16777215
     local c3 = x.State_Calendars[0]
-    x.units = units2
     local gains = 0
     do
       local ratio = 1
@@ -3215,59 +3376,61 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       if 16777215 < min4 then min4 = 16777215 end
       gains = min4
     end
-    x.grain = gains
+    local gains2 = gains
+    local x3 = c3.Largest + 32768
+    local min3 = (x3 - x3 % 65536) / 65536
+    if 16777215 < min3 then min3 = 16777215 end
+    local usual = units2 > min3 and units2 or min3
     local times2 = 0
     do
-      local gains2 = x.grain
       local pace = 0
       do
-        local x3 = x.Limits_Guess
-        local max2 = (x3 - x3 % 8) / 8
+        local x4 = x.Limits_Guess
+        local max2 = (x4 - x4 % 8) / 8
         if 200 > max2 then max2 = 200 end
         local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-        local x4 = (x.State_Held + guess) * 1000
+        local x5 = (x.State_Held + guess) * 1000
         local y2 = (x.State_Ended + 1) * x.Limits_Tokens
         local max3 = 1
-        local x5 = (x4 - x4 % y2) / y2
-        if x5 > max3 then max3 = x5 end
+        local x6 = (x5 - x5 % y2) / y2
+        if x6 > max3 then max3 = x6 end
         pace = max3
       end
-      local x3 = x.Limits_Grain * 1000 * 1
-      local min3 = (x3 - x3 % pace) / pace
-      if 16777215 < min3 then min3 = 16777215 end
-      local c4 = x.State_Calendars[0]
-      local x4 = c4.Largest + 32768
-      local min4 = (x4 - x4 % 65536) / 65536
+      local x4 = x.Limits_Grain * 1000 * 1
+      local min4 = (x4 - x4 % pace) / pace
       if 16777215 < min4 then min4 = 16777215 end
-      if (1 > min3 and 1 or min3) * (1 > min4 and 1 or min4) >= gains2 then
+      local c4 = x.State_Calendars[0]
+      local x5 = c4.Largest + 32768
+      local min5 = (x5 - x5 % 65536) / 65536
+      if 16777215 < min5 then min5 = 16777215 end
+      if (1 > min4 and 1 or min4) * (1 > min5 and 1 or min5) >= gains2 then
         times2 = 1
       else
         local pace2 = 0
         do
-          local x5 = x.Limits_Guess
-          local max2 = (x5 - x5 % 8) / 8
+          local x6 = x.Limits_Guess
+          local max2 = (x6 - x6 % 8) / 8
           if 200 > max2 then max2 = 200 end
           local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-          local x6 = (x.State_Held + guess) * 1000
+          local x7 = (x.State_Held + guess) * 1000
           local y2 = (x.State_Ended + 1) * x.Limits_Tokens
           local max3 = 1
-          local x7 = (x6 - x6 % y2) / y2
-          if x7 > max3 then max3 = x7 end
+          local x8 = (x7 - x7 % y2) / y2
+          if x8 > max3 then max3 = x8 end
           pace2 = max3
         end
-        local x5 = pace2 * 8
-        local x6 = (x5 - x5 % 125) / 125
+        local x6 = pace2 * 8
+        local x7 = (x6 - x6 % 125) / 125
         local y2 = x.Limits_Grain
-        local min5 = (x6 - x6 % y2) / y2
-        if 65536 < min5 then min5 = 65536 end
-        times2 = 1 > min5 and 1 or min5
+        local min6 = (x7 - x7 % y2) / y2
+        if 65536 < min6 then min6 = 65536 end
+        times2 = 1 > min6 and 1 or min6
       end
     end
     x.times = times2
-    local x3 = c3.Largest + 32768
-    local min3 = (x3 - x3 % 65536) / 65536
-    if 16777215 < min3 then min3 = 16777215 end
-    local usual = x.units > min3 and x.units or min3
+    local min4 = gains2 * x.times
+    if 16777215 < min4 then min4 = 16777215 end
+    gains2 = min4
     local times3 = x.times
     local pace = 0
     do
@@ -3283,22 +3446,17 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       pace = max3
     end
     local x4 = x.Limits_Grain * 1000 * times3
-    local min4 = (x4 - x4 % pace) / pace
-    if 16777215 < min4 then min4 = 16777215 end
-    local min5 = (1 > min4 and 1 or min4) * usual
+    local min5 = (x4 - x4 % pace) / pace
     if 16777215 < min5 then min5 = 16777215 end
-    local tokens2 = min5
-    local min6 = x.grain * x.times
-    if 16777215 < min6 then min6 = 16777215 end
-    x.grain = min6
-    if tokens2 < x.grain then
-      x.units = usual
+    local min6 = gains2
+    local x5 = (1 > min5 and 1 or min5) * usual
+    if x5 < min6 then min6 = x5 end
+    x.rate = 1 > min6 and 1 or min6
+    x.short = x.rate < gains2
+    if x.short then
+      units2 = usual
     end
-    local max2 = 1
-    local x5 = x.grain < tokens2 and x.grain or tokens2
-    if x5 > max2 then max2 = x5 end
-    x.rate = max2
-    local min7 = x.units * x.times
+    local min7 = units2 * x.times
     if 16777215 < min7 then min7 = 16777215 end
     x.units = min7
   end
@@ -3440,97 +3598,113 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
 end
 function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local c2 = x.State_Calendars[0]
+  local x2 = c2.Largest + 32768
+  local min2 = (x2 - x2 % 65536) / 65536
+  if 16777215 < min2 then min2 = 16777215 end
+  local x3 = c2.Booked
+  local y = 1 > min2 and 1 or min2
+  local x4 = c2.Largest
+  local min3 = (x3 - x3 % y) / y
+  local x5 = (x4 - x4 % 1024) / 1024
+  if x5 < min3 then min3 = x5 end
+  if 448 < min3 then min3 = 448 end
+  local n2 = 64 > min3 and 64 or min3
   local part = 0
   do
     if x.Limits_Parts_0 == 1 then
       part = cost_0
     else
       local each2 = x.Limits_Parts_0
-      local y = 1 > each2 and 1 or each2
-      local min2 = cost_0
-      local x2 = (1099511627776 - 1099511627776 % y) / y
-      if x2 < min2 then min2 = x2 end
+      local y2 = 1 > each2 and 1 or each2
+      local min4 = cost_0
+      local x6 = (1099511627776 - 1099511627776 % y2) / y2
+      if x6 < min4 then min4 = x6 end
       local each3 = x.Limits_Parts_1
-      local y2 = 1 > each3 and 1 or each3
-      local min3 = cost_1
-      local x3 = (1099511627776 - 1099511627776 % y2) / y2
-      if x3 < min3 then min3 = x3 end
+      local y3 = 1 > each3 and 1 or each3
+      local min5 = cost_1
+      local x7 = (1099511627776 - 1099511627776 % y3) / y3
+      if x7 < min5 then min5 = x7 end
       local each4 = x.Limits_Parts_2
-      local y3 = 1 > each4 and 1 or each4
-      local min4 = cost_2
-      local x4 = (1099511627776 - 1099511627776 % y3) / y3
-      if x4 < min4 then min4 = x4 end
+      local y4 = 1 > each4 and 1 or each4
+      local min6 = cost_2
+      local x8 = (1099511627776 - 1099511627776 % y4) / y4
+      if x8 < min6 then min6 = x8 end
       local each5 = x.Limits_Parts_3
-      local y4 = 1 > each5 and 1 or each5
-      local min5 = cost_3
-      local x5 = (1099511627776 - 1099511627776 % y4) / y4
-      if x5 < min5 then min5 = x5 end
+      local y5 = 1 > each5 and 1 or each5
+      local min7 = cost_3
+      local x9 = (1099511627776 - 1099511627776 % y5) / y5
+      if x9 < min7 then min7 = x9 end
       local max2 = 1
-      local x6 = min2 * each2
-      if x6 > max2 then max2 = x6 end
-      local x7 = min3 * each3
-      if x7 > max2 then max2 = x7 end
-      local x8 = min4 * each4
-      if x8 > max2 then max2 = x8 end
-      local x9 = min5 * each5
-      if x9 > max2 then max2 = x9 end
+      local x10 = min4 * each2
+      if x10 > max2 then max2 = x10 end
+      local x11 = min5 * each3
+      if x11 > max2 then max2 = x11 end
+      local x12 = min6 * each4
+      if x12 > max2 then max2 = x12 end
+      local x13 = min7 * each5
+      if x13 > max2 then max2 = x13 end
       part = max2
     end
   end
-  local x2 = part + x.Limits_Scale - 1
-  local y = x.Limits_Scale
-  local min2 = (x2 - x2 % y) / y
-  if 17179869184 < min2 then min2 = 17179869184 end
-  local x3 = c2.Largest
-  c2.Largest = c2.Largest + (min2 * 1024 - (x3 - x3 % 64) / 64)
+  local x6 = part + x.Limits_Scale - 1
+  local y2 = x.Limits_Scale
+  local min4 = (x6 - x6 % y2) / y2
+  if 17179869184 < min4 then min4 = 17179869184 end
+  local x7 = min4 * 1024 * 64
+  local x8 = c2.Largest
+  c2.Largest = c2.Largest + ((x7 - x7 % n2) / n2 - (x8 - x8 % n2) / n2)
   local each2 = x.Limits_Parts_0
-  local y2 = 1 > each2 and 1 or each2
-  local min3 = cost_0
-  local x4 = (1099511627776 - 1099511627776 % y2) / y2
-  if x4 < min3 then min3 = x4 end
-  local part2 = min3 * each2
-  local x5 = part2 * 1024
-  local y3 = x.Limits_Scale
-  local min4 = (x5 - x5 % y3) / y3
-  if 17592186044416 < min4 then min4 = 17592186044416 end
-  local x6 = c2.Asked_0
-  c2.Asked_0 = c2.Asked_0 + (min4 - (x6 - x6 % 64) / 64)
-  local each3 = x.Limits_Parts_1
-  local y4 = 1 > each3 and 1 or each3
-  local min5 = cost_1
-  local x7 = (1099511627776 - 1099511627776 % y4) / y4
-  if x7 < min5 then min5 = x7 end
-  local part3 = min5 * each3
-  local x8 = part3 * 1024
-  local y5 = x.Limits_Scale
-  local min6 = (x8 - x8 % y5) / y5
+  local y3 = 1 > each2 and 1 or each2
+  local min5 = cost_0
+  local x9 = (1099511627776 - 1099511627776 % y3) / y3
+  if x9 < min5 then min5 = x9 end
+  local part2 = min5 * each2
+  local x10 = part2 * 1024
+  local y4 = x.Limits_Scale
+  local min6 = (x10 - x10 % y4) / y4
   if 17592186044416 < min6 then min6 = 17592186044416 end
-  local x9 = c2.Asked_1
-  c2.Asked_1 = c2.Asked_1 + (min6 - (x9 - x9 % 64) / 64)
-  local each4 = x.Limits_Parts_2
-  local y6 = 1 > each4 and 1 or each4
-  local min7 = cost_2
-  local x10 = (1099511627776 - 1099511627776 % y6) / y6
-  if x10 < min7 then min7 = x10 end
-  local part4 = min7 * each4
-  local x11 = part4 * 1024
-  local y7 = x.Limits_Scale
-  local min8 = (x11 - x11 % y7) / y7
+  local x11 = min6 * 64
+  local x12 = c2.Asked_0
+  c2.Asked_0 = c2.Asked_0 + ((x11 - x11 % n2) / n2 - (x12 - x12 % n2) / n2)
+  local each3 = x.Limits_Parts_1
+  local y5 = 1 > each3 and 1 or each3
+  local min7 = cost_1
+  local x13 = (1099511627776 - 1099511627776 % y5) / y5
+  if x13 < min7 then min7 = x13 end
+  local part3 = min7 * each3
+  local x14 = part3 * 1024
+  local y6 = x.Limits_Scale
+  local min8 = (x14 - x14 % y6) / y6
   if 17592186044416 < min8 then min8 = 17592186044416 end
-  local x12 = c2.Asked_2
-  c2.Asked_2 = c2.Asked_2 + (min8 - (x12 - x12 % 64) / 64)
-  local each5 = x.Limits_Parts_3
-  local y8 = 1 > each5 and 1 or each5
-  local min9 = cost_3
-  local x13 = (1099511627776 - 1099511627776 % y8) / y8
-  if x13 < min9 then min9 = x13 end
-  local part5 = min9 * each5
-  local x14 = part5 * 1024
-  local y9 = x.Limits_Scale
-  local min10 = (x14 - x14 % y9) / y9
+  local x15 = min8 * 64
+  local x16 = c2.Asked_1
+  c2.Asked_1 = c2.Asked_1 + ((x15 - x15 % n2) / n2 - (x16 - x16 % n2) / n2)
+  local each4 = x.Limits_Parts_2
+  local y7 = 1 > each4 and 1 or each4
+  local min9 = cost_2
+  local x17 = (1099511627776 - 1099511627776 % y7) / y7
+  if x17 < min9 then min9 = x17 end
+  local part4 = min9 * each4
+  local x18 = part4 * 1024
+  local y8 = x.Limits_Scale
+  local min10 = (x18 - x18 % y8) / y8
   if 17592186044416 < min10 then min10 = 17592186044416 end
-  local x15 = c2.Asked_3
-  c2.Asked_3 = c2.Asked_3 + (min10 - (x15 - x15 % 64) / 64)
+  local x19 = min10 * 64
+  local x20 = c2.Asked_2
+  c2.Asked_2 = c2.Asked_2 + ((x19 - x19 % n2) / n2 - (x20 - x20 % n2) / n2)
+  local each5 = x.Limits_Parts_3
+  local y9 = 1 > each5 and 1 or each5
+  local min11 = cost_3
+  local x21 = (1099511627776 - 1099511627776 % y9) / y9
+  if x21 < min11 then min11 = x21 end
+  local part5 = min11 * each5
+  local x22 = part5 * 1024
+  local y10 = x.Limits_Scale
+  local min12 = (x22 - x22 % y10) / y10
+  if 17592186044416 < min12 then min12 = 17592186044416 end
+  local x23 = min12 * 64
+  local x24 = c2.Asked_3
+  c2.Asked_3 = c2.Asked_3 + ((x23 - x23 % n2) / n2 - (x24 - x24 % n2) / n2)
 end
 function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
   local c2 = x.State_Calendars[0]
@@ -3545,332 +3719,354 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       end
     end
   end
-  local n2 = c2.Head + 1
-  local end2 = n2 * x.Limits_Grain + x.Limits_Zero - 1
-  local n3 = c2.Head
-  local due = c2.Units.At(n3 - c2.Head)
-  x.bound = 0
-  x.spare = true
-  x.fair = 0
-  x.room = true
-  local pace = 0
+  local n2 = c2.Head
+  local due = c2.Units.At(n2 - c2.Head)
+  local windows2 = false
   do
-    local x2 = x.Limits_Guess
-    local max2 = (x2 - x2 % 8) / 8
-    if 200 > max2 then max2 = 200 end
-    local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-    local x3 = (x.State_Held + guess) * 1000
-    local y = (x.State_Ended + 1) * x.Limits_Tokens
-    local max3 = 1
-    local x4 = (x3 - x3 % y) / y
-    if x4 > max3 then max3 = x4 end
-    pace = max3
-  end
-  local x2 = pace * 3
-  x.token = false
-  x.wait = (x2 - x2 % 4) / 4
-  x.refund = 0
-  x.overdue = 0
-  local late = false
-  x.apart, x.longer = false, false
-  local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not op_Urgent and x.rate >= x.grain
-  for i2 = 0, x.Limits_Windows_n - 1 do
-    local w = x.Limits_Windows[i2]
-    local line2 = x.State_Lines[i2]
-    local i3 = w.Unit
-    local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-    local passing = 0
+    local c3 = x.State_Calendars[0]
+    local now3 = x.State_Now
+    local n3 = c3.Head + 1
+    local end2 = n3 * x.Limits_Grain + x.Limits_Zero - 1
+    x.bound = 0
+    x.spare = true
+    x.room = true
+    x.apart = false
+    x.longer = false
+    local pace = 0
     do
-      if w.Interval < x.Limits_Grain then
-        passing = 0
-      else
-        local passing2 = 0
-        do
-          if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
-            passing2 = 0
-          else
-            local u_booked, u_tickets, u_until = 0, 0, 0
-            do
-              local unit = w.Unit
-              for i4 = 0, x.State_Flows_n - 1 do
-                local f2 = x.State_Flows[i4]
-                if f2.Key == 0 - unit then
-                  local min2 = f2.Urgent
-                  local x3 = f2.Units + f2.Later
-                  if x3 < min2 then min2 = x3 end
-                  u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
+      local x2 = x.Limits_Guess
+      local max2 = (x2 - x2 % 8) / 8
+      if 200 > max2 then max2 = 200 end
+      local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+      local x3 = (x.State_Held + guess) * 1000
+      local y = (x.State_Ended + 1) * x.Limits_Tokens
+      local max3 = 1
+      local x4 = (x3 - x3 % y) / y
+      if x4 > max3 then max3 = x4 end
+      pace = max3
+    end
+    local x2 = pace * 3
+    x.refund, x.wait = 0, (x2 - x2 % 4) / 4
+    local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not op_Urgent and not x.short
+    local n4 = c3.Head
+    local due2 = c3.Units.At(n4 - c3.Head)
+    if op_Ticket_Slot > 0 and op_Kind ~= 0 then
+      local x3 = x.units
+      local max2 = 0
+      local x4 = due2 - (x3 - x3 % 4) / 4
+      if x4 > max2 then max2 = x4 end
+      due2 = max2
+    end
+    local late = false
+    for i2 = 0, x.Limits_Windows_n - 1 do
+      local w = x.Limits_Windows[i2]
+      local line2 = x.State_Lines[i2]
+      local i3 = w.Unit
+      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+      local passing = 0
+      do
+        if w.Interval < x.Limits_Grain then
+          passing = 0
+        else
+          local passing2 = 0
+          do
+            if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
+              passing2 = 0
+            else
+              local u_booked, u_tickets, u_until = 0, 0, 0
+              do
+                local unit = w.Unit
+                for i4 = 0, x.State_Flows_n - 1 do
+                  local f2 = x.State_Flows[i4]
+                  if f2.Key == 0 - unit then
+                    local min2 = f2.Urgent
+                    local x3 = f2.Units + f2.Later
+                    if x3 < min2 then min2 = x3 end
+                    u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
+                  end
                 end
               end
+              local rate = w.Rate < w.Size and w.Rate or w.Size
+              local x3 = rate + 1
+              local i4 = w.Unit
+              local max2 = (x3 - x3 % 2) / 2
+              local x4 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+              if x4 > max2 then max2 = x4 end
+              local max3 = 0
+              local x5 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max2
+              if x5 > max3 then max3 = x5 end
+              passing2 = u_booked < max3 and u_booked or max3
             end
-            local rate = w.Rate < w.Size and w.Rate or w.Size
-            local x3 = rate + 1
-            local i4 = w.Unit
-            local max2 = (x3 - x3 % 2) / 2
-            local x4 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-            if x4 > max2 then max2 = x4 end
-            local max3 = 0
-            local x5 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max2
-            if x5 > max3 then max3 = x5 end
-            passing2 = u_booked < max3 and u_booked or max3
           end
+          local i4 = w.Unit
+          local max2 = 0
+          local x3 = w.Size - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+          if x3 > max2 then max2 = x3 end
+          passing = passing2 < max2 and passing2 or max2
         end
-        local i4 = w.Unit
-        local max2 = 0
-        local x3 = w.Size - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
-        if x3 > max2 then max2 = x3 end
-        passing = passing2 < max2 and passing2 or max2
       end
-    end
-    local left = line2.Left - passing
-    local is3 = x.apart
-    if not is3 then
-      local is2 = cost2 == 0 and x.rate >= x.grain
-      if is2 then
-        local i4 = w.Unit
-        is2 = 1000 * (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3) > c2.Largest
+      local left = line2.Left - passing
+      local is3 = x.apart
+      if not is3 then
+        local is2 = cost2 == 0 and not x.short
+        if is2 then
+          local i4 = w.Unit
+          is2 = 1000 * (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) > c3.Largest
+        end
+        is3 = is2
       end
-      is3 = is2
-    end
-    x.apart = is3
-    if cost2 > 0 then
-      x.longer = x.longer or w.Interval > c2.Grain
-      if left < cost2 and x.bound == 0 then
-        x.bound = 4 + i2
-      end
-      do
-        local refund = 0
+      x.apart = is3
+      if cost2 > 0 then
+        x.longer = x.longer or w.Interval > x.Limits_Grain
+        if left < cost2 and x.bound == 0 then
+          x.bound = 4 + i2
+        end
         do
-          local units2 = cost2 - left
-          local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-          local returns2 = (x3 - x3 % 4096) / 4096
-          if units2 < 1 or units2 > returns2 then
-            refund = 9007199254740991
-          else
-            local x4 = x.State_Held + x.Limits_Guess
-            local y = x.State_Ended + 1
-            local x5 = units2 * 1024
-            local max2 = 128
-            local x6 = (x5 - x5 % returns2) / returns2
-            if x6 > max2 then max2 = x6 end
-            local x7 = (x4 - x4 % y) / y * max2
-            refund = x.State_Now + 1 + (x7 - x7 % 1024) / 1024
-          end
-        end
-        local refund2 = refund
-        local room2 = 0
-        do
-          local at2 = now2
-          if left >= cost2 or cost2 == 0 then
-            room2 = at2
-          else
-            if cost2 > w.Size then
-              at2 = at2 + 10000
-            end
-            local since = 0
-            do
-              if w.Size > w.Rate then
-                local max2 = at2
-                local x3 = x.State_Closed - 1
-                if x3 > max2 then max2 = x3 end
-                since = max2
-              else
-                since = at2
-              end
-            end
-            local t = since - w.Offset
-            local by2 = w.Interval
-            local x3 = cost2 - left - 1
-            local y = w.Rate
-            local y2 = w.Interval
-            local min2 = (x3 - x3 % y) / y + 1
-            local x4 = (8796093022208 - 8796093022208 % y2) / y2
-            if x4 < min2 then min2 = x4 end
-            local n4 = (t - t % by2) / by2 + min2
-            room2 = n4 * w.Interval + w.Offset
-          end
-        end
-        if refund2 < room2 then
-          local spanUS = 0
+          local refund = 0
           do
-            local spanUS2 = 0
-            do
-              local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-              local y = w.Rate < w.Size and w.Rate or w.Size
-              local each2 = (x3 - x3 % y) / y
-              local y2 = each2 + 1
-              local min2 = cost2
-              local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
-              if x4 < min2 then min2 = x4 end
-              spanUS2 = min2 * each2
+            local units2 = cost2 - left
+            local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+            local returns2 = (x3 - x3 % 4096) / 4096
+            if units2 < 1 or units2 > returns2 then
+              refund = 9007199254740991
+            else
+              local x4 = x.State_Held + x.Limits_Guess
+              local y = x.State_Ended + 1
+              local x5 = units2 * 1024
+              local max2 = 128
+              local x6 = (x5 - x5 % returns2) / returns2
+              if x6 > max2 then max2 = x6 end
+              local x7 = (x4 - x4 % y) / y * max2
+              refund = x.State_Now + 1 + (x7 - x7 % 1024) / 1024
             end
-            local span = spanUS2
-            local max2 = 64
-            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-            if x3 > max2 then max2 = x3 end
-            local max3 = 64
-            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-            if x4 > max3 then max3 = x4 end
-            local x5 = span % 4096 * max3
-            spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
           end
-          x.refund, x.wait = x.refund > refund2 and x.refund or refund2, x.wait > spanUS and x.wait or spanUS
-        elseif left < cost2 then
-          late = true
-        end
-      end
-      local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-      local t = end2 - w.Offset
-      local by2 = w.Interval
-      local t2 = now2 - w.Offset
-      local by3 = w.Interval
-      local y = w.Rate
-      local min2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-      local x4 = (1099511627776 - 1099511627776 % y) / y
-      if x4 < min2 then min2 = x4 end
-      local min3 = 1099511627776
-      local x5 = line2.Left + (x3 - x3 % 4096) / 4096 + min2 * w.Rate
-      if x5 < min3 then min3 = x5 end
-      local all2 = min3
-      local is4 = x.State_LastID == 0
-      if not is4 then
-        local reserved = 0
-        do
-          local c3 = x.State_Calendars[0]
-          local w2 = x.Limits_Windows[i2]
-          if w2.Interval <= c3.Grain or w2.Size > w2.Rate then
-            reserved = 0
-          else
-            local expects = 0
-            do
-              local booked = x.rate * x.times
-              local c4 = x.State_Calendars[0]
-              local line3 = x.State_Lines[i2]
-              local y2 = x.times
-              local booked2 = (booked - booked % y2) / y2
-              local ratio = 0
+          local refund2 = refund
+          local room2 = 0
+          do
+            local at2 = now3
+            if left >= cost2 or cost2 == 0 then
+              room2 = at2
+            else
+              if cost2 > w.Size then
+                at2 = at2 + 10000
+              end
+              local since = 0
               do
-                local i5 = line3.Window_Unit
-                local rest2 = c4.Largest - (i5 == 0 and c4.Asked_0 or i5 == 1 and c4.Asked_1 or i5 == 2 and c4.Asked_2 or c4.Asked_3)
-                local x6 = c4.Largest + 1023
-                local max2 = 1
-                local x7 = (x6 - x6 % 1024) / 1024
-                if x7 > max2 then max2 = x7 end
-                local each2 = max2
-                local x8 = rest2 % each2 * 1024
-                local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-                local x9 = booked3 * (4096 - line3.Saved)
-                local max3 = 1
-                local x10 = (x9 - x9 % 4096) / 4096
-                if x10 > max3 then max3 = x10 end
-                ratio = max3
+                if w.Size > w.Rate then
+                  local max2 = at2
+                  local x3 = x.State_Closed - 1
+                  if x3 > max2 then max2 = x3 end
+                  since = max2
+                else
+                  since = at2
+                end
               end
-              local x6 = booked2 % 1024 * ratio
-              local x7 = (booked2 - booked2 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
-              local min4 = (x7 - x7 % 1024) / 1024
-              if 4294967296 < min4 then min4 = 4294967296 end
-              local unit = line3.Window_Unit
-              local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
-              local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects = (x9 - x9 % y3) / y3
+              local t = since - w.Offset
+              local by2 = w.Interval
+              local x3 = cost2 - left - 1
+              local y = w.Rate
+              local y2 = w.Interval
+              local min2 = (x3 - x3 % y) / y + 1
+              local x4 = (8796093022208 - 8796093022208 % y2) / y2
+              if x4 < min2 then min2 = x4 end
+              local n5 = (t - t % by2) / by2 + min2
+              room2 = n5 * w.Interval + w.Offset
             end
-            local each2 = expects
-            local y2 = 1 > each2 and 1 or each2
-            local most2 = (1099511627776 - 1099511627776 % y2) / y2
-            local t3 = x.State_Now
-            local t4 = t3 - w2.Offset
-            local by4 = w2.Interval
-            local n4 = (t4 - t4 % by4) / by4
-            local t5 = n4 * w2.Interval + w2.Offset
-            local t6 = t5 + x.Limits_Grain - 1
-            local max2 = 0
-            local x6 = t6 - x.Limits_Zero
-            if x6 > max2 then max2 = x6 end
-            local y3 = x.Limits_Grain
-            local gone2 = c3.Head + 1 - (max2 - max2 % y3) / y3
-            local booked = c3.Front - c3.Head - 1
-            local x7 = each2 * (gone2 < most2 and gone2 or most2)
-            local y4 = x.times
-            local x8 = each2 * (booked < most2 and booked or most2)
-            local y5 = x.times
-            local min4 = w2.Size - (x7 - x7 % y4) / y4
-            local x9 = (x8 - x8 % y5) / y5
-            if x9 < min4 then min4 = x9 end
-            reserved = 0 > min4 and 0 or min4
+          end
+          if refund2 < room2 then
+            local spanUS = 0
+            do
+              local spanUS2 = 0
+              do
+                local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                local each2 = (x3 - x3 % y) / y
+                local y2 = each2 + 1
+                local min2 = cost2
+                local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+                if x4 < min2 then min2 = x4 end
+                spanUS2 = min2 * each2
+              end
+              local span = spanUS2
+              local max2 = 64
+              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+              if x3 > max2 then max2 = x3 end
+              local max3 = 64
+              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+              if x4 > max3 then max3 = x4 end
+              local x5 = span % 4096 * max3
+              spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
+            end
+            x.refund, x.wait = x.refund > refund2 and x.refund or refund2, x.wait > spanUS and x.wait or spanUS
+          elseif left < cost2 then
+            late = true
           end
         end
-        local expects = 0
-        do
-          local c3 = x.State_Calendars[0]
-          local line3 = x.State_Lines[i2]
-          local y2 = x.times
-          local booked = (due - due % y2) / y2
-          local ratio = 0
+        local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+        local t = end2 - w.Offset
+        local by2 = w.Interval
+        local t2 = now3 - w.Offset
+        local by3 = w.Interval
+        local y = w.Rate
+        local min2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+        local x4 = (1099511627776 - 1099511627776 % y) / y
+        if x4 < min2 then min2 = x4 end
+        local min3 = 1099511627776
+        local x5 = line2.Left + (x3 - x3 % 4096) / 4096 + min2 * w.Rate
+        if x5 < min3 then min3 = x5 end
+        local all2 = min3
+        local is4 = x.State_LastID == 0
+        if not is4 then
+          local reserved = 0
           do
-            local i5 = line3.Window_Unit
-            local rest2 = c3.Largest - (i5 == 0 and c3.Asked_0 or i5 == 1 and c3.Asked_1 or i5 == 2 and c3.Asked_2 or c3.Asked_3)
-            local x6 = c3.Largest + 1023
-            local max2 = 1
-            local x7 = (x6 - x6 % 1024) / 1024
-            if x7 > max2 then max2 = x7 end
-            local each2 = max2
-            local x8 = rest2 % each2 * 1024
-            local booked2 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-            local x9 = booked2 * (4096 - line3.Saved)
-            local max3 = 1
-            local x10 = (x9 - x9 % 4096) / 4096
-            if x10 > max3 then max3 = x10 end
-            ratio = max3
+            local c4 = x.State_Calendars[0]
+            local w2 = x.Limits_Windows[i2]
+            if w2.Interval <= x.Limits_Grain or w2.Size > w2.Rate then
+              reserved = 0
+            else
+              local expects = 0
+              do
+                local booked = x.rate * x.times
+                local c5 = x.State_Calendars[0]
+                local line3 = x.State_Lines[i2]
+                local y2 = x.times
+                local booked2 = (booked - booked % y2) / y2
+                local ratio = 0
+                do
+                  local i5 = line3.Window_Unit
+                  local rest2 = c5.Largest - (i5 == 0 and c5.Asked_0 or i5 == 1 and c5.Asked_1 or i5 == 2 and c5.Asked_2 or c5.Asked_3)
+                  local x6 = c5.Largest + 1023
+                  local max2 = 1
+                  local x7 = (x6 - x6 % 1024) / 1024
+                  if x7 > max2 then max2 = x7 end
+                  local each2 = max2
+                  local x8 = rest2 % each2 * 1024
+                  local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+                  local x9 = booked3 * (4096 - line3.Saved)
+                  local max3 = 1
+                  local x10 = (x9 - x9 % 4096) / 4096
+                  if x10 > max3 then max3 = x10 end
+                  ratio = max3
+                end
+                local x6 = booked2 % 1024 * ratio
+                local x7 = (booked2 - booked2 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
+                local min4 = (x7 - x7 % 1024) / 1024
+                if 4294967296 < min4 then min4 = 4294967296 end
+                local unit = line3.Window_Unit
+                local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
+                local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                expects = (x9 - x9 % y3) / y3
+              end
+              local each2 = expects
+              local y2 = 1 > each2 and 1 or each2
+              local most2 = (1099511627776 - 1099511627776 % y2) / y2
+              local t3 = x.State_Now
+              local t4 = t3 - w2.Offset
+              local by4 = w2.Interval
+              local n5 = (t4 - t4 % by4) / by4
+              local t5 = n5 * w2.Interval + w2.Offset
+              local t6 = t5 + x.Limits_Grain - 1
+              local max2 = 0
+              local x6 = t6 - x.Limits_Zero
+              if x6 > max2 then max2 = x6 end
+              local y3 = x.Limits_Grain
+              local gone2 = c4.Head + 1 - (max2 - max2 % y3) / y3
+              local booked = c4.Front - c4.Head - 1
+              local x7 = each2 * (gone2 < most2 and gone2 or most2)
+              local y4 = x.times
+              local x8 = each2 * (booked < most2 and booked or most2)
+              local y5 = x.times
+              local min4 = w2.Size - (x7 - x7 % y4) / y4
+              local x9 = (x8 - x8 % y5) / y5
+              if x9 < min4 then min4 = x9 end
+              reserved = 0 > min4 and 0 or min4
+            end
           end
-          local x6 = booked % 1024 * ratio
-          local x7 = (booked - booked % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
-          local min4 = (x7 - x7 % 1024) / 1024
-          if 4294967296 < min4 then min4 = 4294967296 end
-          local unit = line3.Window_Unit
-          local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
-          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x9 - x9 % y3) / y3
+          local expects = 0
+          do
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local y2 = x.times
+            local booked = (due2 - due2 % y2) / y2
+            local ratio = 0
+            do
+              local i5 = line3.Window_Unit
+              local rest2 = c4.Largest - (i5 == 0 and c4.Asked_0 or i5 == 1 and c4.Asked_1 or i5 == 2 and c4.Asked_2 or c4.Asked_3)
+              local x6 = c4.Largest + 1023
+              local max2 = 1
+              local x7 = (x6 - x6 % 1024) / 1024
+              if x7 > max2 then max2 = x7 end
+              local each2 = max2
+              local x8 = rest2 % each2 * 1024
+              local booked2 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
+              local x9 = booked2 * (4096 - line3.Saved)
+              local max3 = 1
+              local x10 = (x9 - x9 % 4096) / 4096
+              if x10 > max3 then max3 = x10 end
+              ratio = max3
+            end
+            local x6 = booked % 1024 * ratio
+            local x7 = (booked - booked % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
+            local min4 = (x7 - x7 % 1024) / 1024
+            if 4294967296 < min4 then min4 = 4294967296 end
+            local unit = line3.Window_Unit
+            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
+            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects = (x9 - x9 % y3) / y3
+          end
+          is4 = all2 - reserved >= expects + cost2
         end
-        is4 = all2 - reserved >= expects + cost2
+        local room2 = is4
+        x.room = x.room and room2
+        x.spare = x.spare and (room2 or line2.Spare > 4 * (line2.Taken + cost2 - 1))
+        leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost2 - 1) or room2 and w.Interval > x.Limits_Grain)
       end
-      local room2 = is4
-      x.room = x.room and room2
-      x.spare = x.spare and (room2 or line2.Spare > 4 * (line2.Taken + cost2 - 1))
-      leaves = leaves and (line2.Spare > 4 * (line2.Taken + cost2 - 1) or room2 and w.Interval > c2.Grain)
     end
+    if late then
+      x.refund = 0
+    end
+    windows2 = leaves
   end
+  local leaves = windows2
+  x.token, x.overdue = false, 0
+  x.passes = false
+  x.fair = 0
+  x.given = 0
+  x.gathered = 0
   local out2 = x.Leases.Out(now2)
-  x.free = x.Limits_Tokens - x.State_Plain - out2
+  local free = x.Limits_Tokens - x.State_Plain - out2
   local served = f.Fair
   if op_Urgent then
     served = f.FairUrgent
   end
   x.behind = served < c2.Head * 524288
-  x.below = x.behind or served < (c2.Head + 1) * 524288 and (x.State_AgainUS <= now2 * 1000 or x.rate < x.grain) or x.Limits_FirstCome == 1
-  if x.rate < x.grain then
-    local x3 = (end2 - now2) * 1024
-    local y = c2.Grain
-    local rest2 = (x3 - x3 % y) / y
-    local is3 = x.free > 1
+  x.below = x.behind or served < (c2.Head + 1) * 524288 and (x.State_AgainUS <= now2 * 1000 or x.short) or x.Limits_FirstCome == 1
+  if x.short then
+    local n3 = c2.Head + 1
+    local x2 = (n3 * x.Limits_Grain + x.Limits_Zero - 1 - now2) * 1024
+    local y = x.Limits_Grain
+    local rest2 = (x2 - x2 % y) / y
+    local is3 = free > 1
     if not is3 then
-      local is2 = x.free > 0
+      local is2 = free > 0
       if is2 then
-        local x4 = x.State_LastID
-        local pace2 = 0
+        local x3 = x.State_LastID
+        local pace = 0
         do
-          local x5 = x.Limits_Guess
-          local max2 = (x5 - x5 % 8) / 8
+          local x4 = x.Limits_Guess
+          local max2 = (x4 - x4 % 8) / 8
           if 200 > max2 then max2 = 200 end
           local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-          local x6 = (x.State_Held + guess) * 1000
+          local x5 = (x.State_Held + guess) * 1000
           local y2 = (x.State_Ended + 1) * x.Limits_Tokens
           local max3 = 1
-          local x7 = (x6 - x6 % y2) / y2
-          if x7 > max3 then max3 = x7 end
-          pace2 = max3
+          local x6 = (x5 - x5 % y2) / y2
+          if x6 > max3 then max3 = x6 end
+          pace = max3
         end
-        is2 = now2 - (x4 - x4 % 1024) / 1024 > (pace2 - pace2 % 500) / 500
+        is2 = now2 - (x3 - x3 % 1024) / 1024 > (pace - pace % 500) / 500
       end
       is3 = is2
     end
@@ -3878,9 +4074,9 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     local alone = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.State_AgainUS <= now2 * 1000
     local is4 = idle or alone
     if not is4 then
-      local x5 = x.rate * rest2
-      local x6 = due * rest2
-      is4 = (x.free < 16777215 and x.free or 16777215) * x.units + (x5 - x5 % 1024) / 1024 >= (x6 - x6 % 1024) / 1024 + x.units
+      local x4 = x.rate * rest2
+      local x5 = due * rest2
+      is4 = (free < 16777215 and free or 16777215) * x.units + (x4 - x4 % 1024) / 1024 >= (x5 - x5 % 1024) / 1024 + x.units
     end
     local room2 = is4
     x.room, x.spare = x.room and room2, x.spare and room2
@@ -3889,32 +4085,32 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0
   if is2 then
     local max2 = 0
-    local x3 = op_Ticket_Slot - x.Limits_Zero
-    if x3 > max2 then max2 = x3 end
+    local x2 = op_Ticket_Slot - x.Limits_Zero
+    if x2 > max2 then max2 = x2 end
     local y = x.Limits_Grain
     is2 = (max2 - max2 % y) / y <= c2.Head
   end
   local is4 = is2
   if not is4 then
-    local is3 = op_Urgent and x.rate < x.grain
+    local is3 = op_Urgent and x.short
     if is3 then
       local until2 = 0
       do
         local part = f.Urgent
         local c3 = x.State_Calendars[0]
-        local x4 = part + x.Limits_Scale - 1
+        local x3 = part + x.Limits_Scale - 1
         local y2 = x.Limits_Scale
-        local min2 = (x4 - x4 % y2) / y2
+        local min2 = (x3 - x3 % y2) / y2
         if 17179869184 < min2 then min2 = 17179869184 end
         local y3 = 1 > x.part and 1 or x.part
         local min3 = (part - part % y3) / y3
         if 16777215 < min3 then min3 = 16777215 end
         local max3 = min2 < 16777215 and min2 or 16777215
-        local x5 = min3 * x.units
-        if x5 > max3 then max3 = x5 end
-        local x6 = (max3 < 4294967296 and max3 or 4294967296) * 1024
+        local x4 = min3 * x.units
+        if x4 > max3 then max3 = x4 end
+        local x5 = (max3 < 4294967296 and max3 or 4294967296) * 1024
         local y4 = x.rate
-        local min4 = (x6 - x6 % y4) / y4
+        local min4 = (x5 - x5 % y4) / y4
         if 16777215 < min4 then min4 = 16777215 end
         local backlog = min4
         local sum2 = 0
@@ -3922,33 +4118,33 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local class = 0
         do
           local weight2 = x.weight
-          local n4 = 0
+          local n3 = 0
           local least = weight2
-          while n4 < 21 and least <= backlog * 16 do
-            n4 = n4 + 1
+          while n3 < 21 and least <= backlog * 16 do
+            n3 = n3 + 1
             least = least * 2
           end
-          class = n4
+          class = n3
         end
-        for n4 = 0, class - 1 - 1 do
-          local now3 = c3.Classes.At(2 * n4)
-          local before2 = c3.Classes.At(2 * (n4 + 22))
-          local x7 = now3 * backlog
+        for n3 = 0, class - 1 - 1 do
+          local now3 = c3.Classes.At(2 * n3)
+          local before2 = c3.Classes.At(2 * (n3 + 22))
+          local x6 = now3 * backlog
           local y5 = x.weight
-          local min5 = (x7 - x7 % y5) / y5
-          if c3.Classes.At(2 * n4 + 1) < min5 then min5 = c3.Classes.At(2 * n4 + 1) end
-          local x8 = before2 * backlog
+          local min5 = (x6 - x6 % y5) / y5
+          if c3.Classes.At(2 * n3 + 1) < min5 then min5 = c3.Classes.At(2 * n3 + 1) end
+          local x7 = before2 * backlog
           local y6 = x.weight
-          local min6 = (x8 - x8 % y6) / y6
-          if c3.Classes.At(2 * (n4 + 22) + 1) < min6 then min6 = c3.Classes.At(2 * (n4 + 22) + 1) end
+          local min6 = (x7 - x7 % y6) / y6
+          if c3.Classes.At(2 * (n3 + 22) + 1) < min6 then min6 = c3.Classes.At(2 * (n3 + 22) + 1) end
           sum2 = sum2 + (min5 + min6)
           rest2 = rest2 - (now3 + before2)
         end
-        local x7 = (0 > rest2 and 0 or rest2) * backlog
+        local x6 = (0 > rest2 and 0 or rest2) * backlog
         local y5 = x.weight
         local max4 = backlog
-        local x8 = sum2 + (x7 - x7 % y5) / y5
-        if x8 > max4 then max4 = x8 end
+        local x7 = sum2 + (x6 - x6 % y5) / y5
+        if x7 > max4 then max4 = x7 end
         until2 = (max4 < 4294967296 and max4 or 4294967296) * 512
       end
       is3 = until2 < 524288
@@ -3957,62 +4153,109 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   end
   local first2 = is4
   x.spare = x.spare and not x.room and (not first2 or not x.below)
-  local entitled = x.room or first2 and x.below or x.spare
+  x.here = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and x.bound == 0 and not x.room and not x.spare and not x.short and x.Limits_Grain > 4000 and x.State_Closed <= now2 and x.Limits_FirstCome == 0
+  local entitled = x.room or first2 and x.below or x.spare or x.here and x.behind
   local waits = not (op_Ticket_Slot > 0 and op_Kind ~= 0) or early and (not x.below or op_Ticket_Slot > now2 + 4000)
-  if late then
-    x.refund = 0
-  end
   if x.State_Closed > now2 then
     x.bound = 1
   elseif x.refund > 0 and entitled then
-    local x4 = x.State_LastID
-    local x5 = x.State_Held + x.Limits_Guess
-    local y2 = x.State_Ended + 1
-    local x6 = x.State_Now - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
-    local x7 = x.Limits_Lease
-    local min2 = (x6 - x6 % 4) / 4
-    local x8 = (x7 - x7 % 8) / 8
-    if x8 < min2 then min2 = x8 end
-    x.token, x.overdue = not early and (op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0), 0 > min2 and 0 or min2
+    local overdue = 0
+    do
+      local x3 = x.State_LastID
+      local age = x.State_Now - (x3 - x3 % 1024) / 1024
+      local x4 = x.State_Held + x.Limits_Guess
+      local y2 = x.State_Ended + 1
+      local x5 = age - (x4 - x4 % y2) / y2
+      local pace = 0
+      do
+        local x6 = x.Limits_Guess
+        local max3 = (x6 - x6 % 8) / 8
+        if 200 > max3 then max3 = 200 end
+        local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
+        local x7 = (x.State_Held + guess) * 1000
+        local y3 = (x.State_Ended + 1) * x.Limits_Tokens
+        local max4 = 1
+        local x8 = (x7 - x7 % y3) / y3
+        if x8 > max4 then max4 = x8 end
+        pace = max4
+      end
+      local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
+      if 10 < min2 then min2 = 10 end
+      local x6 = pace * min2
+      local x7 = (x6 - x6 % 20) / 20
+      local max3 = (x5 - x5 % 4) / 4
+      local x8 = (age - age % 8) / 8 - (x7 - x7 % 500) / 500
+      if x8 > max3 then max3 = x8 end
+      local x9 = x.Limits_Lease
+      local min3 = max3
+      local x10 = (x9 - x9 % 8) / 8
+      if x10 < min3 then min3 = x10 end
+      overdue = 0 > min3 and 0 or min3
+    end
+    x.token, x.overdue = not early and (op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0), overdue
   elseif x.bound == 0 and not entitled then
     x.bound = 3
-  elseif x.bound == 0 and (x.free < 1 or waits and not leaves and x.State_AgainUS > now2 * 1000) then
+  elseif x.bound == 0 and (free < 1 or waits and not leaves and x.State_AgainUS > now2 * 1000) then
     x.bound, x.token = 2, not early and (first2 and (x.below or x.room) or due == 0 or leaves)
     if out2 >= x.Limits_Tokens then
-      local x4 = x.State_LastID
-      local x5 = x.State_Held + x.Limits_Guess
-      local y2 = x.State_Ended + 1
-      local x6 = x.State_Now - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
-      local x7 = x.Limits_Lease
-      local min2 = (x6 - x6 % 4) / 4
-      local x8 = (x7 - x7 % 8) / 8
-      if x8 < min2 then min2 = x8 end
-      x.overdue = 0 > min2 and 0 or min2
+      local overdue = 0
+      do
+        local x3 = x.State_LastID
+        local age = x.State_Now - (x3 - x3 % 1024) / 1024
+        local x4 = x.State_Held + x.Limits_Guess
+        local y2 = x.State_Ended + 1
+        local x5 = age - (x4 - x4 % y2) / y2
+        local pace = 0
+        do
+          local x6 = x.Limits_Guess
+          local max3 = (x6 - x6 % 8) / 8
+          if 200 > max3 then max3 = 200 end
+          local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
+          local x7 = (x.State_Held + guess) * 1000
+          local y3 = (x.State_Ended + 1) * x.Limits_Tokens
+          local max4 = 1
+          local x8 = (x7 - x7 % y3) / y3
+          if x8 > max4 then max4 = x8 end
+          pace = max4
+        end
+        local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
+        if 10 < min2 then min2 = 10 end
+        local x6 = pace * min2
+        local x7 = (x6 - x6 % 20) / 20
+        local max3 = (x5 - x5 % 4) / 4
+        local x8 = (age - age % 8) / 8 - (x7 - x7 % 500) / 500
+        if x8 > max3 then max3 = x8 end
+        local x9 = x.Limits_Lease
+        local min3 = max3
+        local x10 = (x9 - x9 % 8) / 8
+        if x10 < min3 then min3 = x10 end
+        overdue = 0 > min3 and 0 or min3
+      end
+      x.overdue = overdue
     end
   end
 end
 function Shared_served(x, interval, span)
   local served = 0
-  local c2 = x.State_Calendars[0]
   local most2 = span
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
-    if w.Interval > c2.Grain and w.Interval < interval and span > 0 then
+    if w.Interval > x.Limits_Grain and w.Interval < interval and span > 0 then
       local lasts = 0
       do
         local capacity = w.Rate < w.Size and w.Rate or w.Size
         local expects = 0
         do
           local booked = x.rate * x.times
-          local c3 = x.State_Calendars[0]
+          local c2 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
           local y = x.times
           local booked2 = (booked - booked % y) / y
           local ratio = 0
           do
             local i3 = line2.Window_Unit
-            local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-            local x2 = c3.Largest + 1023
+            local rest2 = c2.Largest - (i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3)
+            local x2 = c2.Largest + 1023
             local max2 = 1
             local x3 = (x2 - x2 % 1024) / 1024
             if x3 > max2 then max2 = x3 end
@@ -4046,15 +4289,15 @@ function Shared_served(x, interval, span)
         local expects2 = 0
         do
           local booked = x.rate * x.times * n2
-          local c3 = x.State_Calendars[0]
+          local c2 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
           local y2 = x.times
           local booked2 = (booked - booked % y2) / y2
           local ratio = 0
           do
             local i3 = line2.Window_Unit
-            local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-            local x4 = c3.Largest + 1023
+            local rest2 = c2.Largest - (i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3)
+            local x4 = c2.Largest + 1023
             local max3 = 1
             local x5 = (x4 - x4 % 1024) / 1024
             if x5 > max3 then max3 = x5 end
@@ -4086,7 +4329,7 @@ function Shared_served(x, interval, span)
       end
       local each2 = lasts
       local x2 = w.Interval
-      local y = c2.Grain
+      local y = x.Limits_Grain
       local y2 = (x2 - x2 % y) / y * 524288
       local intervals = (span - span % y2) / y2 + 1
       local y3 = 1 > each2 and 1 or each2
@@ -4114,7 +4357,7 @@ function Shared_later(x, from, span)
   local t = min2 * x.Limits_Grain + x.Limits_Zero
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
-    if w.Interval > c2.Grain then
+    if w.Interval > x.Limits_Grain then
       local t2 = t - w.Offset
       local by2 = w.Interval
       local n2 = (t2 - t2 % by2) / by2
@@ -4205,154 +4448,150 @@ function Shared_later(x, from, span)
         lasts = min4 * 512
       end
       local each2 = 1 > lasts and 1 or lasts
+      local remains = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local line2 = x.State_Lines[i2]
+        local lasts2 = 0
+        do
+          local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+          local expects = 0
+          do
+            local n3 = c3.Head
+            local booked = c3.Units.At(n3 - c3.Head)
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local y2 = x.times
+            local booked2 = (booked - booked % y2) / y2
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local x5 = c4.Largest + 1023
+              local max3 = 1
+              local x6 = (x5 - x5 % 1024) / 1024
+              if x6 > max3 then max3 = x6 end
+              local each3 = max3
+              local x7 = rest2 % each3 * 1024
+              local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x7 - x7 % each3) / each3
+              local x8 = booked3 * (4096 - line3.Saved)
+              local max4 = 1
+              local x9 = (x8 - x8 % 4096) / 4096
+              if x9 > max4 then max4 = x9 end
+              ratio = max4
+            end
+            local x5 = booked2 % 1024 * ratio
+            local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+            local min3 = (x6 - x6 % 1024) / 1024
+            if 4294967296 < min3 then min3 = 4294967296 end
+            local unit = line3.Window_Unit
+            local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
+            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects = (x8 - x8 % y3) / y3
+          end
+          local capacity = line2.Left + (x4 - x4 % 4096) / 4096 - expects
+          local expects2 = 0
+          do
+            local booked = x.rate * x.times
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local y2 = x.times
+            local booked2 = (booked - booked % y2) / y2
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local x5 = c4.Largest + 1023
+              local max3 = 1
+              local x6 = (x5 - x5 % 1024) / 1024
+              if x6 > max3 then max3 = x6 end
+              local each3 = max3
+              local x7 = rest2 % each3 * 1024
+              local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x7 - x7 % each3) / each3
+              local x8 = booked3 * (4096 - line3.Saved)
+              local max4 = 1
+              local x9 = (x8 - x8 % 4096) / 4096
+              if x9 > max4 then max4 = x9 end
+              ratio = max4
+            end
+            local x5 = booked2 % 1024 * ratio
+            local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+            local min3 = (x6 - x6 % 1024) / 1024
+            if 4294967296 < min3 then min3 = 4294967296 end
+            local unit = line3.Window_Unit
+            local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
+            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects2 = (x8 - x8 % y3) / y3
+          end
+          local y2 = 1 > expects2 and 1 or expects2
+          local max3 = 1
+          local x5 = (1024 - 1024 % y2) / y2
+          if x5 > max3 then max3 = x5 end
+          local n3 = max3
+          local min3 = 0 > capacity and 0 or capacity
+          local x6 = (4398046511104 - 4398046511104 % n3) / n3
+          if x6 < min3 then min3 = x6 end
+          local expects3 = 0
+          do
+            local booked = x.rate * x.times * n3
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local y3 = x.times
+            local booked2 = (booked - booked % y3) / y3
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
+              local x7 = c4.Largest + 1023
+              local max4 = 1
+              local x8 = (x7 - x7 % 1024) / 1024
+              if x8 > max4 then max4 = x8 end
+              local each3 = max4
+              local x9 = rest2 % each3 * 1024
+              local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x9 - x9 % each3) / each3
+              local x10 = booked3 * (4096 - line3.Saved)
+              local max5 = 1
+              local x11 = (x10 - x10 % 4096) / 4096
+              if x11 > max5 then max5 = x11 end
+              ratio = max5
+            end
+            local x7 = booked2 % 1024 * ratio
+            local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
+            local min4 = (x8 - x8 % 1024) / 1024
+            if 4294967296 < min4 then min4 = 4294967296 end
+            local unit = line3.Window_Unit
+            local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            local x10 = min4 * x.Limits_Scale + (x9 - x9 % 2) / 2
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects3 = (x10 - x10 % y4) / y4
+          end
+          local x7 = min3 * 1024 * n3
+          local y3 = 1 > expects3 and 1 or expects3
+          local lasts3 = (x7 - x7 % y3) / y3
+          local min4 = (lasts3 < 4294967296 and lasts3 or 4294967296) * x.times
+          if 4294967296 < min4 then min4 = 4294967296 end
+          lasts2 = min4 * 512
+        end
+        remains = lasts2
+      end
+      local served = 0
+      served = Shared_served(x, w.Interval, from - (c2.Head + 1) * 524288)
+      local free = remains - served
       local t3 = x.State_Now
       local t4 = t3 - w.Offset
       local by3 = w.Interval
-      local k2 = n2 - (t4 - t4 % by3) / by3
-      local free = 0
-      if k2 <= 0 or w.Size > w.Rate then
-        local remains = 0
-        do
-          local c3 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local lasts2 = 0
-          do
-            local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-            local expects = 0
-            do
-              local n3 = c3.Head
-              local booked = c3.Units.At(n3 - c3.Head)
-              local c4 = x.State_Calendars[0]
-              local line3 = x.State_Lines[i2]
-              local y2 = x.times
-              local booked2 = (booked - booked % y2) / y2
-              local ratio = 0
-              do
-                local i3 = line3.Window_Unit
-                local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                local x5 = c4.Largest + 1023
-                local max3 = 1
-                local x6 = (x5 - x5 % 1024) / 1024
-                if x6 > max3 then max3 = x6 end
-                local each3 = max3
-                local x7 = rest2 % each3 * 1024
-                local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x7 - x7 % each3) / each3
-                local x8 = booked3 * (4096 - line3.Saved)
-                local max4 = 1
-                local x9 = (x8 - x8 % 4096) / 4096
-                if x9 > max4 then max4 = x9 end
-                ratio = max4
-              end
-              local x5 = booked2 % 1024 * ratio
-              local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
-              local min3 = (x6 - x6 % 1024) / 1024
-              if 4294967296 < min3 then min3 = 4294967296 end
-              local unit = line3.Window_Unit
-              local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
-              local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects = (x8 - x8 % y3) / y3
-            end
-            local capacity = line2.Left + (x4 - x4 % 4096) / 4096 - expects
-            local expects2 = 0
-            do
-              local booked = x.rate * x.times
-              local c4 = x.State_Calendars[0]
-              local line3 = x.State_Lines[i2]
-              local y2 = x.times
-              local booked2 = (booked - booked % y2) / y2
-              local ratio = 0
-              do
-                local i3 = line3.Window_Unit
-                local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                local x5 = c4.Largest + 1023
-                local max3 = 1
-                local x6 = (x5 - x5 % 1024) / 1024
-                if x6 > max3 then max3 = x6 end
-                local each3 = max3
-                local x7 = rest2 % each3 * 1024
-                local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x7 - x7 % each3) / each3
-                local x8 = booked3 * (4096 - line3.Saved)
-                local max4 = 1
-                local x9 = (x8 - x8 % 4096) / 4096
-                if x9 > max4 then max4 = x9 end
-                ratio = max4
-              end
-              local x5 = booked2 % 1024 * ratio
-              local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
-              local min3 = (x6 - x6 % 1024) / 1024
-              if 4294967296 < min3 then min3 = 4294967296 end
-              local unit = line3.Window_Unit
-              local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
-              local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects2 = (x8 - x8 % y3) / y3
-            end
-            local y2 = 1 > expects2 and 1 or expects2
-            local max3 = 1
-            local x5 = (1024 - 1024 % y2) / y2
-            if x5 > max3 then max3 = x5 end
-            local n3 = max3
-            local min3 = 0 > capacity and 0 or capacity
-            local x6 = (4398046511104 - 4398046511104 % n3) / n3
-            if x6 < min3 then min3 = x6 end
-            local expects3 = 0
-            do
-              local booked = x.rate * x.times * n3
-              local c4 = x.State_Calendars[0]
-              local line3 = x.State_Lines[i2]
-              local y3 = x.times
-              local booked2 = (booked - booked % y3) / y3
-              local ratio = 0
-              do
-                local i3 = line3.Window_Unit
-                local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                local x7 = c4.Largest + 1023
-                local max4 = 1
-                local x8 = (x7 - x7 % 1024) / 1024
-                if x8 > max4 then max4 = x8 end
-                local each3 = max4
-                local x9 = rest2 % each3 * 1024
-                local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x9 - x9 % each3) / each3
-                local x10 = booked3 * (4096 - line3.Saved)
-                local max5 = 1
-                local x11 = (x10 - x10 % 4096) / 4096
-                if x11 > max5 then max5 = x11 end
-                ratio = max5
-              end
-              local x7 = booked2 % 1024 * ratio
-              local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
-              local min4 = (x8 - x8 % 1024) / 1024
-              if 4294967296 < min4 then min4 = 4294967296 end
-              local unit = line3.Window_Unit
-              local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x10 = min4 * x.Limits_Scale + (x9 - x9 % 2) / 2
-              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects3 = (x10 - x10 % y4) / y4
-            end
-            local x7 = min3 * 1024 * n3
-            local y3 = 1 > expects3 and 1 or expects3
-            local lasts3 = (x7 - x7 % y3) / y3
-            local min4 = (lasts3 < 4294967296 and lasts3 or 4294967296) * x.times
-            if 4294967296 < min4 then min4 = 4294967296 end
-            lasts2 = min4 * 512
-          end
-          remains = lasts2
-        end
-        local served = 0
-        served = Shared_served(x, w.Interval, from - (c2.Head + 1) * 524288)
-        free = remains - served
-      end
-      if k2 > 0 then
-        local served = 0
+      if n2 > (t4 - t4 % by3) / by3 then
+        local served2 = 0
         local t5 = n2 * w.Interval + w.Offset
         local t6 = t5 + x.Limits_Grain - 1
         local max3 = 0
         local x4 = t6 - x.Limits_Zero
         if x4 > max3 then max3 = x4 end
         local y2 = x.Limits_Grain
-        served = Shared_served(x, w.Interval, from - (max3 - max3 % y2) / y2 * 524288)
-        local x5 = each2 - served
+        served2 = Shared_served(x, w.Interval, from - (max3 - max3 % y2) / y2 * 524288)
+        local x5 = each2 - served2
         if x5 > free then free = x5 end
       end
       do
@@ -4394,12 +4633,11 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
     local in2 = 0
     do
       local booked = c2.Units.At(n2 - c2.Head)
-      local c3 = x.State_Calendars[0]
       local after2 = 0
       for i2 = 0, x.Limits_Windows_n - 1 do
         do
           local w = x.Limits_Windows[i2]
-          local is2 = w.Interval < c3.Grain
+          local is2 = w.Interval < x.Limits_Grain
           if is2 then
             local i3 = w.Unit
             local x4 = x.Limits_PerGrain
@@ -4410,15 +4648,15 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
             local expects = 0
             do
               local booked2 = booked % x.rate
-              local c4 = x.State_Calendars[0]
+              local c3 = x.State_Calendars[0]
               local line2 = x.State_Lines[i2]
               local y3 = x.times
               local booked3 = (booked2 - booked2 % y3) / y3
               local ratio = 0
               do
                 local i4 = line2.Window_Unit
-                local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                local x5 = c4.Largest + 1023
+                local rest2 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
+                local x5 = c3.Largest + 1023
                 local max4 = 1
                 local x6 = (x5 - x5 % 1024) / 1024
                 if x6 > max4 then max4 = x6 end
@@ -4442,12 +4680,12 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
               expects = (x8 - x8 % y4) / y4
             end
             local y3 = w.Rate
-            local x5 = (expects - expects % y3) / y3 * w.Interval % c3.Grain
+            local x5 = (expects - expects % y3) / y3 * w.Interval % x.Limits_Grain
             if x5 > after2 then after2 = x5 end
           end
         end
       end
-      if x.rate < x.grain and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+      if x.short and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
         local x4 = booked % x.rate
         local y2 = 1 > x.units and 1 or x.units
         local pace = 0
@@ -4488,7 +4726,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
           do
             local w = x.Limits_Windows[i2]
             local line2 = x.State_Lines[i2]
-            local is3 = w.Interval > c3.Grain
+            local is3 = w.Interval > x.Limits_Grain
             if is3 then
               local i3 = w.Unit
               is3 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
@@ -4613,14 +4851,13 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
         local surplus = false
         do
           local t2 = n2 * x.Limits_Grain + x.Limits_Zero
-          local c3 = x.State_Calendars[0]
-          if x.rate < x.grain and not (x.bound == 0) then
+          if x.short and not (x.bound == 0) then
             surplus = false
           else
             local done
             for i2 = 0, x.Limits_Windows_n - 1 do
               local w = x.Limits_Windows[i2]
-              local gathers = w.Size > w.Rate or w.Interval <= c3.Grain
+              local gathers = w.Size > w.Rate or w.Interval <= x.Limits_Grain
               do
                 local i3 = w.Unit
                 local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
@@ -4630,54 +4867,50 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
                   do
                     local left = x.State_Lines[i2].Left
                     local from2 = x.State_Now
-                    if t2 <= from2 then
+                    local t3 = t2 - w.Offset
+                    local by2 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max4 = from2
+                        local x4 = x.State_Closed - 1
+                        if x4 > max4 then max4 = x4 end
+                        since = max4
+                      else
+                        since = from2
+                      end
+                    end
+                    local t4 = since - w.Offset
+                    local by3 = w.Interval
+                    local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                    if n3 <= 0 then
                       gain = left
                     else
-                      local t3 = t2 - w.Offset
-                      local by2 = w.Interval
-                      local since = 0
+                      local filled = 0
                       do
-                        if w.Size > w.Rate then
-                          local max4 = from2
-                          local x4 = x.State_Closed - 1
-                          if x4 > max4 then max4 = x4 end
-                          since = max4
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x4 = size - left
+                        if n3 > (x4 - x4 % rate) / rate then
+                          filled = size
                         else
-                          since = from2
+                          filled = left + n3 * rate
                         end
                       end
-                      local t4 = since - w.Offset
-                      local by3 = w.Interval
-                      local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                      if n3 <= 0 then
-                        gain = left
-                      else
-                        local filled = 0
-                        do
-                          local rate = w.Rate
-                          local size = w.Size
-                          local x4 = size - left
-                          if n3 > (x4 - x4 % rate) / rate then
-                            filled = size
-                          else
-                            filled = left + n3 * rate
-                          end
-                        end
-                        gain = filled
-                      end
+                      gain = filled
                     end
                   end
                   local expects = 0
                   do
-                    local c4 = x.State_Calendars[0]
+                    local c3 = x.State_Calendars[0]
                     local line2 = x.State_Lines[i2]
                     local y2 = x.times
                     local booked2 = (booked - booked % y2) / y2
                     local ratio = 0
                     do
                       local i4 = line2.Window_Unit
-                      local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                      local x4 = c4.Largest + 1023
+                      local rest2 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
+                      local x4 = c3.Largest + 1023
                       local max4 = 1
                       local x5 = (x4 - x4 % 1024) / 1024
                       if x5 > max4 then max4 = x5 end
@@ -4730,7 +4963,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
           do
             local w = x.Limits_Windows[i2]
             local line2 = x.State_Lines[i2]
-            local is7 = w.Interval > c3.Grain
+            local is7 = w.Interval > x.Limits_Grain
             if is7 then
               local i3 = w.Unit
               is7 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
@@ -4966,10 +5199,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
           end
           remains = lasts
         end
-        local max4 = c2.Front
-        local x5 = x.gathered - (remains - remains % 524288) / 524288
-        if x5 > max4 then max4 = x5 end
-        x.gathered = max4
+        x.gathered = x.gathered - (remains - remains % 524288) / 524288
       end
     end
   end
@@ -4978,14 +5208,13 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
 end
 function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t)
   local surplus = false
-  local c2 = x.State_Calendars[0]
-  if x.rate < x.grain and not (x.bound == 0) then
+  if x.short and not (x.bound == 0) then
     surplus = false
   else
     local done
     for i2 = 0, x.Limits_Windows_n - 1 do
       local w = x.Limits_Windows[i2]
-      local gathers = w.Size > w.Rate or w.Interval <= c2.Grain
+      local gathers = w.Size > w.Rate or w.Interval <= x.Limits_Grain
       do
         local i3 = w.Unit
         local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
@@ -4995,54 +5224,50 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
           do
             local left = x.State_Lines[i2].Left
             local from2 = x.State_Now
-            if t <= from2 then
+            local t2 = t - w.Offset
+            local by2 = w.Interval
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max2 = from2
+                local x2 = x.State_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = from2
+              end
+            end
+            local t3 = since - w.Offset
+            local by3 = w.Interval
+            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+            if n2 <= 0 then
               gain = left
             else
-              local t2 = t - w.Offset
-              local by2 = w.Interval
-              local since = 0
+              local filled = 0
               do
-                if w.Size > w.Rate then
-                  local max2 = from2
-                  local x2 = x.State_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
+                local rate = w.Rate
+                local size = w.Size
+                local x2 = size - left
+                if n2 > (x2 - x2 % rate) / rate then
+                  filled = size
                 else
-                  since = from2
+                  filled = left + n2 * rate
                 end
               end
-              local t3 = since - w.Offset
-              local by3 = w.Interval
-              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-              if n2 <= 0 then
-                gain = left
-              else
-                local filled = 0
-                do
-                  local rate = w.Rate
-                  local size = w.Size
-                  local x2 = size - left
-                  if n2 > (x2 - x2 % rate) / rate then
-                    filled = size
-                  else
-                    filled = left + n2 * rate
-                  end
-                end
-                gain = filled
-              end
+              gain = filled
             end
           end
           local expects = 0
           do
-            local c3 = x.State_Calendars[0]
+            local c2 = x.State_Calendars[0]
             local line2 = x.State_Lines[i2]
             local y = x.times
             local booked2 = (booked - booked % y) / y
             local ratio = 0
             do
               local i4 = line2.Window_Unit
-              local rest2 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
-              local x2 = c3.Largest + 1023
+              local rest2 = c2.Largest - (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3)
+              local x2 = c2.Largest + 1023
               local max2 = 1
               local x3 = (x2 - x2 % 1024) / 1024
               if x3 > max2 then max2 = x3 end
@@ -5139,13 +5364,17 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   if op_Urgent then
     ahead, from2 = f.Urgent, f.FairUrgent
   end
+  local grain = x.State_Calendars[0].Head + 1
+  if x.here then
+    grain = grain - 1
+  end
   local later2 = 0
   local t = x.State_Closed
   local max2 = 0
   local x2 = t - x.Limits_Zero
   if x2 > max2 then max2 = x2 end
   local y = x.Limits_Grain
-  local max3 = x.State_Calendars[0].Head + 1
+  local max3 = grain
   local x3 = (max2 - max2 % y) / y
   if x3 > max3 then max3 = x3 end
   later2 = Shared_later(x, max3 * 524288, 0)
@@ -5194,37 +5423,33 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
         end
         waiting = still
       end
-      local share = 0
-      do
-        local units2 = x.units * waiting
-        local y2 = x.weight
-        local whole = (units2 - units2 % y2) / y2
-        local x4 = (units2 - whole * x.weight) * 524288
-        local y3 = x.weight
-        local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
-        local y4 = x.rate
-        share = (x5 - x5 % y4) / y4
-      end
-      local step2 = share
+      local units2 = x.units * waiting
+      local y2 = x.weight
+      local whole = (units2 - units2 % y2) / y2
+      local x4 = (units2 - whole * x.weight) * 524288
+      local y3 = x.weight
+      local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
+      local y4 = x.rate
+      local step2 = (x5 - x5 % y4) / y4
       local part = x.part
-      local x4 = part + x.Limits_Scale - 1
-      local y2 = x.Limits_Scale
-      local min2 = (x4 - x4 % y2) / y2
+      local x6 = part + x.Limits_Scale - 1
+      local y5 = x.Limits_Scale
+      local min2 = (x6 - x6 % y5) / y5
       if 17179869184 < min2 then min2 = 17179869184 end
-      local y3 = 1 > x.part and 1 or x.part
-      local min3 = (part - part % y3) / y3
+      local y6 = 1 > x.part and 1 or x.part
+      local min3 = (part - part % y6) / y6
       if 16777215 < min3 then min3 = 16777215 end
       local max4 = min2 < 16777215 and min2 or 16777215
-      local x5 = min3 * x.units
-      if x5 > max4 then max4 = x5 end
-      local x6 = (max4 < 4294967296 and max4 or 4294967296) * 1024
-      local y4 = x.rate
-      if (x6 - x6 % y4) / y4 > 1 then
+      local x7 = min3 * x.units
+      if x7 > max4 then max4 = x7 end
+      local x8 = (max4 < 4294967296 and max4 or 4294967296) * 1024
+      local y7 = x.rate
+      if (x8 - x8 % y7) / y7 > 1 then
         local until2 = 0
         until2 = Shared_until(x, x.part)
-        local x7 = until2 * 3
-        local x8 = (x7 - x7 % 2) / 2
-        if x8 < step2 then step2 = x8 end
+        local x9 = until2 * 3
+        local x10 = (x9 - x9 % 2) / 2
+        if x10 < step2 then step2 = x10 end
       end
       step = step2
     end
@@ -5247,7 +5472,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   local place2 = 0
   repeat
     local c2 = x.State_Calendars[0]
-    x.again = false
+    x.again, x.lost = false, false
     if x.token then
       local overdue = x.overdue
       local max2 = x.State_Now + overdue
@@ -5263,7 +5488,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       local x3 = (at2 - at2 % 1000) / 1000
       if x3 > max4 then max4 = x3 end
       at2 = max4
-      local is2 = op_Urgent and x.rate < x.grain
+      local is2 = op_Urgent and x.short
       if is2 then
         local until2 = 0
         until2 = Shared_until(x, f.Urgent)
@@ -5326,7 +5551,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       for i2 = 0, x.Limits_Windows_n - 1 do
         local w = x.Limits_Windows[i2]
         local line2 = x.State_Lines[i2]
-        local is3 = w.Interval > c2.Grain
+        local is3 = w.Interval > x.Limits_Grain
         if not is3 then
           local i3 = w.Unit
           is3 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > w.Size
@@ -5376,7 +5601,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
         do
           repeat
             local c4 = x.State_Calendars[0]
-            local is3 = x.bound == 0
+            local is3 = x.bound == 0 and not x.here
             if is3 then
               local max3 = 0
               local x3 = t - x.Limits_Zero
@@ -5446,20 +5671,29 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
                   local at2 = t
                   local n3 = c4.Head
                   local due = c4.Units.At(n3 - c4.Head)
+                  local again2 = not x.room and not closed
                   if not x.room then
                     due = 0
-                    if not closed then
-                      local w = x.Limits_Windows[x.bound - 4]
-                      local x4 = x.State_AgainUS
-                      local t2 = (x4 - x4 % 1000) / 1000 - 1
-                      local t3 = t2 - w.Offset
-                      local by2 = w.Interval
-                      local n4 = (t3 - t3 % by2) / by2 + 1
-                      local max4 = t
-                      local x5 = n4 * w.Interval + w.Offset
-                      if x5 > max4 then max4 = x5 end
-                      at2 = max4
+                  end
+                  if again2 then
+                    local w = x.Limits_Windows[x.bound - 4]
+                    local line2 = x.State_Lines[x.bound - 4]
+                    local x4 = x.State_AgainUS
+                    local t2 = (x4 - x4 % 1000) / 1000 - 1
+                    local t3 = t2 - w.Offset
+                    local by2 = w.Interval
+                    local n4 = (t3 - t3 % by2) / by2 + 1
+                    local max4 = t
+                    local x5 = n4 * w.Interval + w.Offset
+                    if x5 > max4 then max4 = x5 end
+                    at2 = max4
+                    local is4 = not x.longer
+                    if is4 then
+                      local i2 = w.Unit
+                      local cost2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+                      is4 = line2.Spare > 4 * (line2.Taken + cost2 - 1)
                     end
+                    x.lost = is4
                   end
                   for i2 = 0, x.Limits_Windows_n - 1 do
                     local w = x.Limits_Windows[i2]
@@ -5579,8 +5813,8 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
                   local x4 = at2 - x.Limits_Zero
                   if x4 > max4 then max4 = x4 end
                   local y3 = x.Limits_Grain
-                  if (max4 - max4 % y3) / y3 <= c4.Head or x.behind and not x.room and at2 < x.State_Now + 4000 then
-                    x.again = not x.room and not closed
+                  if (max4 - max4 % y3) / y3 <= c4.Head or (x.behind or x.lost) and not x.room and at2 < x.State_Now + 4000 then
+                    x.again = again2
                     keeps = at2
                     break
                   end
@@ -5598,7 +5832,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       end
       if another then
         local y2 = 1 > x.units and 1 or x.units
-        local min2 = c2.Grain
+        local min2 = x.Limits_Grain
         local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
         if x3 < min2 then min2 = x3 end
         local x4 = min2 * x.units
@@ -5615,7 +5849,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
           backlogs = backlog < 1048576 and backlog or 1048576
         end
         local all2 = backlogs
-        local is3 = x.State_Slot >= t and x.State_Slot < t + ((all2 - all2 % 1024) / 1024 + 1) * c2.Grain
+        local is3 = x.State_Slot >= t and x.State_Slot < t + ((all2 - all2 % 1024) / 1024 + 1) * x.Limits_Grain
         if is3 then
           local surplus = false
           local x5 = 4 * all2 * x.rate
@@ -5630,356 +5864,477 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
       else
         local first2 = 0
         do
-          local c4 = x.State_Calendars[0]
-          local max3 = 0
-          local x3 = t - x.Limits_Zero
-          if x3 > max3 then max3 = x3 end
-          local y2 = x.Limits_Grain
-          local n3 = (max3 - max3 % y2) / y2
-          local c5 = x.State_Calendars[0]
-          local max4 = 0
-          local x4 = t - x.Limits_Zero
-          if x4 > max4 then max4 = x4 end
-          local y3 = x.Limits_Grain
-          local n4 = (max4 - max4 % y3) / y3
-          local is3 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.bound == 0 or x.bound >= 4 and n3 > c4.Head)
-          if is3 then
-            local surplus = false
-            surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t)
-            is3 = surplus
-          end
-          local is4 = is3
-          if is4 then
-            local open2 = 0
-            do
-              local c6 = x.State_Calendars[0]
-              local open3 = n3
-              local t2 = n3 * x.Limits_Grain + x.Limits_Zero
-              for i2 = 0, x.Limits_Windows_n - 1 do
-                do
-                  local w = x.Limits_Windows[i2]
-                  local line2 = x.State_Lines[i2]
-                  local is4 = w.Interval > c6.Grain
-                  if is4 then
-                    local i3 = w.Unit
-                    is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
-                  end
-                  if is4 then
-                    local from2 = c6.Head
-                    local t3 = t2 - w.Offset
-                    local by2 = w.Interval
-                    local n5 = (t3 - t3 % by2) / by2 + 1
-                    local t4 = n5 * w.Interval + w.Offset
-                    local t5 = t4 + x.Limits_Grain - 1
-                    local max5 = 0
-                    local x5 = t5 - x.Limits_Zero
-                    if x5 > max5 then max5 = x5 end
-                    local y4 = x.Limits_Grain
-                    local end2 = (max5 - max5 % y4) / y4
-                    local brings = w.Size
-                    do
-                      local t6 = t2 - w.Offset
-                      local by3 = w.Interval
-                      local t7 = x.State_Now
-                      local t8 = t7 - w.Offset
-                      local by4 = w.Interval
-                      local max6 = 0
-                      local x6 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
-                      if x6 > max6 then max6 = x6 end
-                      local k2 = max6
-                      if k2 == 0 or w.Size > w.Rate then
-                        local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                        local y5 = w.Rate
-                        local min2 = k2
-                        local x8 = (1125899906842624 - 1125899906842624 % y5) / y5
-                        if x8 < min2 then min2 = x8 end
-                        local min3 = line2.Left + (x7 - x7 % 4096) / 4096 + min2 * w.Rate
-                        if 1099511627776 < min3 then min3 = 1099511627776 end
-                        brings = min3
-                      else
-                        local t9 = t2 - w.Offset
-                        local by5 = w.Interval
-                        local n6 = (t9 - t9 % by5) / by5
-                        local t10 = n6 * w.Interval + w.Offset
-                        local t11 = t10 + x.Limits_Grain - 1
-                        local max7 = 0
-                        local x7 = t11 - x.Limits_Zero
-                        if x7 > max7 then max7 = x7 end
-                        local y5 = x.Limits_Grain
-                        from2 = (max7 - max7 % y5) / y5
-                      end
-                    end
-                    local expects = 0
-                    do
-                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, x.rate)
-                      local c7 = x.State_Calendars[0]
-                      local line3 = x.State_Lines[i2]
-                      local y5 = x.times
-                      local booked2 = (booked - booked % y5) / y5
-                      local ratio = 0
-                      do
-                        local i4 = line3.Window_Unit
-                        local rest2 = c7.Largest - (i4 == 0 and c7.Asked_0 or i4 == 1 and c7.Asked_1 or i4 == 2 and c7.Asked_2 or c7.Asked_3)
-                        local x6 = c7.Largest + 1023
-                        local max6 = 1
-                        local x7 = (x6 - x6 % 1024) / 1024
-                        if x7 > max6 then max6 = x7 end
-                        local each2 = max6
-                        local x8 = rest2 % each2 * 1024
-                        local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-                        local x9 = booked3 * (4096 - line3.Saved)
-                        local max7 = 1
-                        local x10 = (x9 - x9 % 4096) / 4096
-                        if x10 > max7 then max7 = x10 end
-                        ratio = max7
-                      end
-                      local x6 = booked2 % 1024 * ratio
-                      local x7 = (booked2 - booked2 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
-                      local min2 = (x7 - x7 % 1024) / 1024
-                      if 4294967296 < min2 then min2 = 4294967296 end
-                      local unit = line3.Window_Unit
-                      local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x9 = min2 * x.Limits_Scale + (x8 - x8 % 2) / 2
-                      local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x9 - x9 % y6) / y6
-                    end
-                    if expects >= brings then
-                      if end2 > open3 then open3 = end2 end
-                    end
-                  end
-                end
+          repeat
+            local c4 = x.State_Calendars[0]
+            local max3 = 0
+            local x3 = t - x.Limits_Zero
+            if x3 > max3 then max3 = x3 end
+            local y2 = x.Limits_Grain
+            local n3 = (max3 - max3 % y2) / y2
+            if x.here and n3 > c4.Head then
+              x.here, x.fair = false, 0
+            end
+            if x.fair == 0 then
+              Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
+            end
+            if n3 >= c4.Head and n3 < c4.Head + 1024 then
+              local is3 = x.bound == 0 or x.bound >= 4 and n3 > c4.Head
+              if is3 then
+                local surplus = false
+                surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t)
+                is3 = surplus
               end
-              open2 = open3
-            end
-            is4 = open2 == n3
-          end
-          local surplus2 = is4
-          local is5 = not surplus2
-          if is5 then
-            local c6 = x.State_Calendars[0]
-            local max5 = 0
-            local x5 = t - x.Limits_Zero
-            if x5 > max5 then max5 = x5 end
-            local y4 = x.Limits_Grain
-            local n5 = (max5 - max5 % y4) / y4
-            is5 = n5 >= c6.Head and n5 < c6.Head + 1024
-          end
-          if is5 then
-            local seek = 0
-            seek = Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, t)
-            n3 = seek
-          end
-          if x.fair == 0 then
-            Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
-          end
-          if surplus2 then
-            first2 = t
-          elseif n3 >= c4.Head and n3 < c4.Head + 1024 then
-            local max6 = 0
-            local x6 = t - x.Limits_Zero
-            if x6 > max6 then max6 = x6 end
-            local y5 = x.Limits_Grain
-            local at2 = (max6 - max6 % y5) / y5
-            local x7 = x.fair
-            local min2 = n3
-            local x8 = (x7 - x7 % 524288) / 524288
-            if x8 < min2 then min2 = x8 end
-            local fair = min2
-            local x9 = x.fair > f.Last and x.fair or f.Last
-            local last2 = (x9 - x9 % 524288) / 524288
-            while at2 < n3 and last2 < at2 and c4.Units.At(at2 - c4.Head) >= 3 * x.rate do
-              at2 = at2 + 1
-            end
-            if fair > at2 then at2 = fair end
-            local in2 = 0
-            do
-              local booked = c4.Units.At(at2 - c4.Head)
-              local c7 = x.State_Calendars[0]
-              local after2 = 0
-              for i2 = 0, x.Limits_Windows_n - 1 do
+              local is4 = is3
+              if is4 then
+                local open2 = 0
                 do
-                  local w = x.Limits_Windows[i2]
-                  local is6 = w.Interval < c7.Grain
-                  if is6 then
-                    local i3 = w.Unit
-                    local x10 = x.Limits_PerGrain
-                    local y6 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    is6 = (x10 - x10 % y6) / y6 > w.Rate
-                  end
-                  if is6 then
-                    local expects = 0
+                  local c5 = x.State_Calendars[0]
+                  local open3 = n3
+                  local t2 = n3 * x.Limits_Grain + x.Limits_Zero
+                  for i2 = 0, x.Limits_Windows_n - 1 do
                     do
-                      local booked2 = booked % x.rate
-                      local c8 = x.State_Calendars[0]
+                      local w = x.Limits_Windows[i2]
                       local line2 = x.State_Lines[i2]
-                      local y7 = x.times
-                      local booked3 = (booked2 - booked2 % y7) / y7
-                      local ratio = 0
-                      do
-                        local i4 = line2.Window_Unit
-                        local rest2 = c8.Largest - (i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3)
-                        local x11 = c8.Largest + 1023
-                        local max7 = 1
-                        local x12 = (x11 - x11 % 1024) / 1024
-                        if x12 > max7 then max7 = x12 end
-                        local each2 = max7
-                        local x13 = rest2 % each2 * 1024
-                        local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x13 - x13 % each2) / each2
-                        local x14 = booked4 * (4096 - line2.Saved)
-                        local max8 = 1
-                        local x15 = (x14 - x14 % 4096) / 4096
-                        if x15 > max8 then max8 = x15 end
-                        ratio = max8
+                      local is4 = w.Interval > x.Limits_Grain
+                      if is4 then
+                        local i3 = w.Unit
+                        is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
                       end
-                      local x11 = booked3 % 1024 * ratio
-                      local x12 = (booked3 - booked3 % 1024) / 1024 * ratio + (x11 - x11 % 1024) / 1024
-                      local min3 = (x12 - x12 % 1024) / 1024
-                      if 4294967296 < min3 then min3 = 4294967296 end
-                      local unit = line2.Window_Unit
-                      local x13 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x14 = min3 * x.Limits_Scale + (x13 - x13 % 2) / 2
-                      local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x14 - x14 % y8) / y8
-                    end
-                    local y7 = w.Rate
-                    local x11 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
-                    if x11 > after2 then after2 = x11 end
-                  end
-                end
-              end
-              if x.rate < x.grain and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                local x10 = booked % x.rate
-                local y6 = 1 > x.units and 1 or x.units
-                local pace = 0
-                do
-                  local x11 = x.Limits_Guess
-                  local max7 = (x11 - x11 % 8) / 8
-                  if 200 > max7 then max7 = 200 end
-                  local guess = x.Limits_Guess < max7 and x.Limits_Guess or max7
-                  local x12 = (x.State_Held + guess) * 1000
-                  local y7 = (x.State_Ended + 1) * x.Limits_Tokens
-                  local max8 = 1
-                  local x13 = (x12 - x12 % y7) / y7
-                  if x13 > max8 then max8 = x13 end
-                  pace = max8
-                end
-                local x11 = (x10 - x10 % y6) / y6 * pace
-                local x12 = (x11 - x11 % 1000) / 1000
-                if x12 > after2 then after2 = x12 end
-              end
-              in2 = at2 * x.Limits_Grain + x.Limits_Zero + after2
-            end
-            first2 = t > in2 and t or in2
-          else
-            local later2 = 0
-            later2 = Shared_later(x, n3 * 524288, 0)
-            x.last = later2
-            if c4.Last >= x.last then
-              local later3 = 0
-              local x6 = x.units * 524288 + x.rate - 1
-              local y5 = x.rate
-              later3 = Shared_later(x, c4.Last, (x6 - x6 % y5) / y5)
-              x.last = later3
-            end
-            local place3 = x.last < x.fair and x.last or x.fair
-            local in2 = 0
-            do
-              local max6 = 0
-              local x6 = 8796093022208 - x.Limits_Zero
-              if x6 > max6 then max6 = x6 end
-              local y5 = x.Limits_Grain
-              local min2 = (place3 - place3 % 524288) / 524288
-              local x7 = (max6 - max6 % y5) / y5
-              if x7 < min2 then min2 = x7 end
-              local x8 = place3 % 524288
-              local x9 = (x8 - x8 % 512) / 512 * x.rate
-              local booked = x.rate + (x9 - x9 % 1024) / 1024
-              local c7 = x.State_Calendars[0]
-              local after2 = 0
-              for i2 = 0, x.Limits_Windows_n - 1 do
-                do
-                  local w = x.Limits_Windows[i2]
-                  local is6 = w.Interval < c7.Grain
-                  if is6 then
-                    local i3 = w.Unit
-                    local x10 = x.Limits_PerGrain
-                    local y6 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    is6 = (x10 - x10 % y6) / y6 > w.Rate
-                  end
-                  if is6 then
-                    local expects = 0
-                    do
-                      local booked2 = booked % x.rate
-                      local c8 = x.State_Calendars[0]
-                      local line2 = x.State_Lines[i2]
-                      local y7 = x.times
-                      local booked3 = (booked2 - booked2 % y7) / y7
-                      local ratio = 0
-                      do
-                        local i4 = line2.Window_Unit
-                        local rest2 = c8.Largest - (i4 == 0 and c8.Asked_0 or i4 == 1 and c8.Asked_1 or i4 == 2 and c8.Asked_2 or c8.Asked_3)
-                        local x11 = c8.Largest + 1023
-                        local max7 = 1
-                        local x12 = (x11 - x11 % 1024) / 1024
-                        if x12 > max7 then max7 = x12 end
-                        local each2 = max7
-                        local x13 = rest2 % each2 * 1024
-                        local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x13 - x13 % each2) / each2
-                        local x14 = booked4 * (4096 - line2.Saved)
-                        local max8 = 1
-                        local x15 = (x14 - x14 % 4096) / 4096
-                        if x15 > max8 then max8 = x15 end
-                        ratio = max8
+                      if is4 then
+                        local from2 = c5.Head
+                        local t3 = t2 - w.Offset
+                        local by2 = w.Interval
+                        local n4 = (t3 - t3 % by2) / by2 + 1
+                        local t4 = n4 * w.Interval + w.Offset
+                        local t5 = t4 + x.Limits_Grain - 1
+                        local max4 = 0
+                        local x4 = t5 - x.Limits_Zero
+                        if x4 > max4 then max4 = x4 end
+                        local y3 = x.Limits_Grain
+                        local end2 = (max4 - max4 % y3) / y3
+                        local brings = w.Size
+                        do
+                          local t6 = t2 - w.Offset
+                          local by3 = w.Interval
+                          local t7 = x.State_Now
+                          local t8 = t7 - w.Offset
+                          local by4 = w.Interval
+                          local max5 = 0
+                          local x5 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
+                          if x5 > max5 then max5 = x5 end
+                          local k2 = max5
+                          if k2 == 0 or w.Size > w.Rate then
+                            local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                            local y4 = w.Rate
+                            local min2 = k2
+                            local x7 = (1125899906842624 - 1125899906842624 % y4) / y4
+                            if x7 < min2 then min2 = x7 end
+                            local min3 = line2.Left + (x6 - x6 % 4096) / 4096 + min2 * w.Rate
+                            if 1099511627776 < min3 then min3 = 1099511627776 end
+                            brings = min3
+                          else
+                            local t9 = t2 - w.Offset
+                            local by5 = w.Interval
+                            local n5 = (t9 - t9 % by5) / by5
+                            local t10 = n5 * w.Interval + w.Offset
+                            local t11 = t10 + x.Limits_Grain - 1
+                            local max6 = 0
+                            local x6 = t11 - x.Limits_Zero
+                            if x6 > max6 then max6 = x6 end
+                            local y4 = x.Limits_Grain
+                            from2 = (max6 - max6 % y4) / y4
+                          end
+                        end
+                        local expects = 0
+                        do
+                          local booked = c5.Units.Sum(from2 - c5.Head, end2 - c5.Head, x.rate)
+                          local c6 = x.State_Calendars[0]
+                          local line3 = x.State_Lines[i2]
+                          local y4 = x.times
+                          local booked2 = (booked - booked % y4) / y4
+                          local ratio = 0
+                          do
+                            local i4 = line3.Window_Unit
+                            local rest2 = c6.Largest - (i4 == 0 and c6.Asked_0 or i4 == 1 and c6.Asked_1 or i4 == 2 and c6.Asked_2 or c6.Asked_3)
+                            local x5 = c6.Largest + 1023
+                            local max5 = 1
+                            local x6 = (x5 - x5 % 1024) / 1024
+                            if x6 > max5 then max5 = x6 end
+                            local each2 = max5
+                            local x7 = rest2 % each2 * 1024
+                            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
+                            local x8 = booked3 * (4096 - line3.Saved)
+                            local max6 = 1
+                            local x9 = (x8 - x8 % 4096) / 4096
+                            if x9 > max6 then max6 = x9 end
+                            ratio = max6
+                          end
+                          local x5 = booked2 % 1024 * ratio
+                          local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
+                          local min2 = (x6 - x6 % 1024) / 1024
+                          if 4294967296 < min2 then min2 = 4294967296 end
+                          local unit = line3.Window_Unit
+                          local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                          local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
+                          local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                          expects = (x8 - x8 % y5) / y5
+                        end
+                        if expects >= brings then
+                          if end2 > open3 then open3 = end2 end
+                        end
                       end
-                      local x11 = booked3 % 1024 * ratio
-                      local x12 = (booked3 - booked3 % 1024) / 1024 * ratio + (x11 - x11 % 1024) / 1024
-                      local min3 = (x12 - x12 % 1024) / 1024
-                      if 4294967296 < min3 then min3 = 4294967296 end
-                      local unit = line2.Window_Unit
-                      local x13 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x14 = min3 * x.Limits_Scale + (x13 - x13 % 2) / 2
-                      local y8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x14 - x14 % y8) / y8
                     end
-                    local y7 = w.Rate
-                    local x11 = (expects - expects % y7) / y7 * w.Interval % c7.Grain
-                    if x11 > after2 then after2 = x11 end
+                  end
+                  open2 = open3
+                end
+                is4 = open2 == n3
+              end
+              if is4 then
+                first2 = t
+                break
+              end
+              local seek = 0
+              seek = Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, t)
+              n3 = seek
+            end
+            if n3 >= c4.Head and n3 < c4.Head + 1024 then
+              local max4 = 0
+              local x4 = t - x.Limits_Zero
+              if x4 > max4 then max4 = x4 end
+              local y3 = x.Limits_Grain
+              local at2 = (max4 - max4 % y3) / y3
+              local x5 = x.fair
+              local min2 = n3
+              local x6 = (x5 - x5 % 524288) / 524288
+              if x6 < min2 then min2 = x6 end
+              local fair = min2
+              local x7 = x.fair > f.Last and x.fair or f.Last
+              local last2 = (x7 - x7 % 524288) / 524288
+              while at2 < n3 and last2 < at2 and c4.Units.At(at2 - c4.Head) >= 3 * x.rate do
+                at2 = at2 + 1
+              end
+              if fair > at2 then at2 = fair end
+              local in2 = 0
+              do
+                local booked = c4.Units.At(at2 - c4.Head)
+                local after2 = 0
+                for i2 = 0, x.Limits_Windows_n - 1 do
+                  do
+                    local w = x.Limits_Windows[i2]
+                    local is3 = w.Interval < x.Limits_Grain
+                    if is3 then
+                      local i3 = w.Unit
+                      local x8 = x.Limits_PerGrain
+                      local y4 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      is3 = (x8 - x8 % y4) / y4 > w.Rate
+                    end
+                    if is3 then
+                      local expects = 0
+                      do
+                        local booked2 = booked % x.rate
+                        local c5 = x.State_Calendars[0]
+                        local line2 = x.State_Lines[i2]
+                        local y5 = x.times
+                        local booked3 = (booked2 - booked2 % y5) / y5
+                        local ratio = 0
+                        do
+                          local i4 = line2.Window_Unit
+                          local rest2 = c5.Largest - (i4 == 0 and c5.Asked_0 or i4 == 1 and c5.Asked_1 or i4 == 2 and c5.Asked_2 or c5.Asked_3)
+                          local x9 = c5.Largest + 1023
+                          local max5 = 1
+                          local x10 = (x9 - x9 % 1024) / 1024
+                          if x10 > max5 then max5 = x10 end
+                          local each2 = max5
+                          local x11 = rest2 % each2 * 1024
+                          local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
+                          local x12 = booked4 * (4096 - line2.Saved)
+                          local max6 = 1
+                          local x13 = (x12 - x12 % 4096) / 4096
+                          if x13 > max6 then max6 = x13 end
+                          ratio = max6
+                        end
+                        local x9 = booked3 % 1024 * ratio
+                        local x10 = (booked3 - booked3 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
+                        local min3 = (x10 - x10 % 1024) / 1024
+                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local unit = line2.Window_Unit
+                        local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        local x12 = min3 * x.Limits_Scale + (x11 - x11 % 2) / 2
+                        local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        expects = (x12 - x12 % y6) / y6
+                      end
+                      local y5 = w.Rate
+                      local x9 = (expects - expects % y5) / y5 * w.Interval % x.Limits_Grain
+                      if x9 > after2 then after2 = x9 end
+                    end
                   end
                 end
-              end
-              if x.rate < x.grain and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                local x10 = booked % x.rate
-                local y6 = 1 > x.units and 1 or x.units
-                local pace = 0
-                do
-                  local x11 = x.Limits_Guess
-                  local max7 = (x11 - x11 % 8) / 8
-                  if 200 > max7 then max7 = 200 end
-                  local guess = x.Limits_Guess < max7 and x.Limits_Guess or max7
-                  local x12 = (x.State_Held + guess) * 1000
-                  local y7 = (x.State_Ended + 1) * x.Limits_Tokens
-                  local max8 = 1
-                  local x13 = (x12 - x12 % y7) / y7
-                  if x13 > max8 then max8 = x13 end
-                  pace = max8
+                if x.short and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                  local x8 = booked % x.rate
+                  local y4 = 1 > x.units and 1 or x.units
+                  local pace = 0
+                  do
+                    local x9 = x.Limits_Guess
+                    local max5 = (x9 - x9 % 8) / 8
+                    if 200 > max5 then max5 = 200 end
+                    local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
+                    local x10 = (x.State_Held + guess) * 1000
+                    local y5 = (x.State_Ended + 1) * x.Limits_Tokens
+                    local max6 = 1
+                    local x11 = (x10 - x10 % y5) / y5
+                    if x11 > max6 then max6 = x11 end
+                    pace = max6
+                  end
+                  local x9 = (x8 - x8 % y4) / y4 * pace
+                  local x10 = (x9 - x9 % 1000) / 1000
+                  if x10 > after2 then after2 = x10 end
                 end
-                local x11 = (x10 - x10 % y6) / y6 * pace
-                local x12 = (x11 - x11 % 1000) / 1000
-                if x12 > after2 then after2 = x12 end
+                in2 = at2 * x.Limits_Grain + x.Limits_Zero + after2
               end
-              in2 = min2 * x.Limits_Grain + x.Limits_Zero + after2
+              first2 = t > in2 and t or in2
+            else
+              local later2 = 0
+              later2 = Shared_later(x, n3 * 524288, 0)
+              x.last = later2
+              if c4.Last >= x.last then
+                local later3 = 0
+                local x4 = x.units * 524288 + x.rate - 1
+                local y3 = x.rate
+                later3 = Shared_later(x, c4.Last, (x4 - x4 % y3) / y3)
+                x.last = later3
+              else
+                local c5 = x.State_Calendars[0]
+                local max4 = 0
+                local x4 = t - x.Limits_Zero
+                if x4 > max4 then max4 = x4 end
+                local y3 = x.Limits_Grain
+                local n4 = (max4 - max4 % y3) / y3
+                if not (n4 >= c5.Head and n4 < c5.Head + 1024) then
+                  first2 = t
+                  break
+                end
+              end
+              local place3 = x.last < x.fair and x.last or x.fair
+              local in2 = 0
+              do
+                local max4 = 0
+                local x4 = 8796093022208 - x.Limits_Zero
+                if x4 > max4 then max4 = x4 end
+                local y3 = x.Limits_Grain
+                local min2 = (place3 - place3 % 524288) / 524288
+                local x5 = (max4 - max4 % y3) / y3
+                if x5 < min2 then min2 = x5 end
+                local x6 = place3 % 524288
+                local x7 = (x6 - x6 % 512) / 512 * x.rate
+                local booked = x.rate + (x7 - x7 % 1024) / 1024
+                local after2 = 0
+                for i2 = 0, x.Limits_Windows_n - 1 do
+                  do
+                    local w = x.Limits_Windows[i2]
+                    local is3 = w.Interval < x.Limits_Grain
+                    if is3 then
+                      local i3 = w.Unit
+                      local x8 = x.Limits_PerGrain
+                      local y4 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      is3 = (x8 - x8 % y4) / y4 > w.Rate
+                    end
+                    if is3 then
+                      local expects = 0
+                      do
+                        local booked2 = booked % x.rate
+                        local c5 = x.State_Calendars[0]
+                        local line2 = x.State_Lines[i2]
+                        local y5 = x.times
+                        local booked3 = (booked2 - booked2 % y5) / y5
+                        local ratio = 0
+                        do
+                          local i4 = line2.Window_Unit
+                          local rest2 = c5.Largest - (i4 == 0 and c5.Asked_0 or i4 == 1 and c5.Asked_1 or i4 == 2 and c5.Asked_2 or c5.Asked_3)
+                          local x9 = c5.Largest + 1023
+                          local max5 = 1
+                          local x10 = (x9 - x9 % 1024) / 1024
+                          if x10 > max5 then max5 = x10 end
+                          local each2 = max5
+                          local x11 = rest2 % each2 * 1024
+                          local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
+                          local x12 = booked4 * (4096 - line2.Saved)
+                          local max6 = 1
+                          local x13 = (x12 - x12 % 4096) / 4096
+                          if x13 > max6 then max6 = x13 end
+                          ratio = max6
+                        end
+                        local x9 = booked3 % 1024 * ratio
+                        local x10 = (booked3 - booked3 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
+                        local min3 = (x10 - x10 % 1024) / 1024
+                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local unit = line2.Window_Unit
+                        local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        local x12 = min3 * x.Limits_Scale + (x11 - x11 % 2) / 2
+                        local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        expects = (x12 - x12 % y6) / y6
+                      end
+                      local y5 = w.Rate
+                      local x9 = (expects - expects % y5) / y5 * w.Interval % x.Limits_Grain
+                      if x9 > after2 then after2 = x9 end
+                    end
+                  end
+                end
+                if x.short and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                  local x8 = booked % x.rate
+                  local y4 = 1 > x.units and 1 or x.units
+                  local pace = 0
+                  do
+                    local x9 = x.Limits_Guess
+                    local max5 = (x9 - x9 % 8) / 8
+                    if 200 > max5 then max5 = 200 end
+                    local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
+                    local x10 = (x.State_Held + guess) * 1000
+                    local y5 = (x.State_Ended + 1) * x.Limits_Tokens
+                    local max6 = 1
+                    local x11 = (x10 - x10 % y5) / y5
+                    if x11 > max6 then max6 = x11 end
+                    pace = max6
+                  end
+                  local x9 = (x8 - x8 % y4) / y4 * pace
+                  local x10 = (x9 - x9 % 1000) / 1000
+                  if x10 > after2 then after2 = x10 end
+                end
+                in2 = min2 * x.Limits_Grain + x.Limits_Zero + after2
+              end
+              x.given = t > in2 and t or in2
+              first2 = x.given
             end
-            x.given = t > in2 and t or in2
-            first2 = x.given
-          end
+          until true
         end
-        place2 = first2
+        local at2 = first2
+        local unused = false
+        do
+          local books = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Again ~= 2 and x.bound ~= 2
+          local is3 = not books and not x.short
+          if is3 then
+            local abandoned = false
+            do
+              local shortest = x.Limits_Windows[x.Limits_Shortest]
+              local max3 = 600000
+              local x3 = 300 * shortest.Interval
+              if x3 > max3 then max3 = x3 end
+              local abandoned2 = at2 - x.State_Now >= max3
+              for i2 = 0, x.Limits_Windows_n - 1 do
+                local w = x.Limits_Windows[i2]
+                local line2 = x.State_Lines[i2]
+                local i3 = w.Unit
+                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                local longer2 = w.Unit == shortest.Unit and w.Interval > shortest.Interval
+                local is4 = abandoned2
+                if is4 then
+                  local is3 = cost2 == 0 or longer2
+                  if not is3 then
+                    local x4 = line2.Estimated
+                    local y2 = 1 > x.State_Ended and 1 or x.State_Ended
+                    local max4 = w.Rate < w.Size and w.Rate or w.Size
+                    local x5 = (x4 - x4 % y2) / y2
+                    if x5 > max4 then max4 = x5 end
+                    if cost2 > max4 then max4 = cost2 end
+                    is3 = line2.Spare >= 4 * max4
+                  end
+                  is4 = is3
+                end
+                abandoned2 = is4
+              end
+              abandoned = abandoned2
+            end
+            is3 = abandoned
+          end
+          unused = is3
+        end
+        if unused then
+          x.token = true
+          x.passes = true
+          x.given = 0
+          x.fair = 0
+          for i2 = 0, x.Limits_Windows_n - 1 do
+            local w = x.Limits_Windows[i2]
+            local line2 = x.State_Lines[i2]
+            local i3 = w.Unit
+            local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+            local spanUS = 0
+            do
+              local spanUS2 = 0
+              do
+                local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                local each2 = (x3 - x3 % y2) / y2
+                local y3 = each2 + 1
+                local min2 = cost2
+                local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                if x4 < min2 then min2 = x4 end
+                spanUS2 = min2 * each2
+              end
+              local span = spanUS2
+              local max3 = 64
+              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+              if x3 > max3 then max3 = x3 end
+              local max4 = 64
+              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+              if x4 > max4 then max4 = x4 end
+              local x5 = span % 4096 * max4
+              spanUS = (span - span % 4096) / 4096 * max3 + (x5 - x5 % 4096) / 4096
+            end
+            if spanUS > x.wait then x.wait = spanUS end
+            local room2 = 0
+            do
+              local left = line2.Left
+              local at3 = x.State_Now
+              if left >= cost2 or cost2 == 0 then
+                room2 = at3
+              else
+                if cost2 > w.Size then
+                  at3 = at3 + 10000
+                end
+                local since = 0
+                do
+                  if w.Size > w.Rate then
+                    local max3 = at3
+                    local x3 = x.State_Closed - 1
+                    if x3 > max3 then max3 = x3 end
+                    since = max3
+                  else
+                    since = at3
+                  end
+                end
+                local t2 = since - w.Offset
+                local by2 = w.Interval
+                local x3 = cost2 - left - 1
+                local y2 = w.Rate
+                local y3 = w.Interval
+                local min2 = (x3 - x3 % y2) / y2 + 1
+                local x4 = (8796093022208 - 8796093022208 % y3) / y3
+                if x4 < min2 then min2 = x4 end
+                local n3 = (t2 - t2 % by2) / by2 + min2
+                room2 = n3 * w.Interval + w.Offset
+              end
+            end
+            local x3 = (room2 < 8796093022208 and room2 or 8796093022208) - x.State_Now
+            if x3 > x.overdue then x.overdue = x3 end
+          end
+          local overdue = x.overdue
+          local max3 = x.State_Now + overdue
+          if x.State_Closed > max3 then max3 = x.State_Closed end
+          local max4 = x.State_AgainUS
+          local x3 = max3 * 1000
+          if x3 > max4 then max4 = x3 end
+          local max5 = t
+          local x4 = (max4 - max4 % 1000) / 1000
+          if x4 > max5 then max5 = x4 end
+          at2 = max5
+        end
+        place2 = at2
       end
     end
   until true
   return place2
 end
-function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, t_Slot, t_Cost_0, t_Cost_1, t_Cost_2, t_Cost_3)
+function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t_Slot, t_Again, t_Cost_0, t_Cost_1, t_Cost_2, t_Cost_3)
   local c2 = x.State_Calendars[0]
   do
     local overdue = x.overdue
@@ -5995,7 +6350,8 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       x.State_AgainUS = at2
     end
   end
-  if op_Ticket_Slot > 0 and op_Kind ~= 0 and x.below and x.bound >= 4 and x.refund == 0 and op_Ticket_Slot <= x.State_Now then
+  local leftover = op_Ticket_Again == 2 or x.again and x.lost
+  if op_Ticket_Slot > 0 and op_Kind ~= 0 and not leftover and x.below and x.bound >= 4 and x.refund == 0 and op_Ticket_Slot <= x.State_Now then
     do
       for i2 = 0, x.Limits_Windows_n - 1 do
         local line2 = x.State_Lines[i2]
@@ -6014,7 +6370,6 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     end
   end
   if x.again then
-    local w = x.Limits_Windows[x.bound - 4]
     local line2 = x.State_Lines[x.bound - 4]
     local max2 = x.State_Now + 0
     if x.State_Closed > max2 then max2 = x.State_Closed end
@@ -6023,12 +6378,12 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     if x2 > max3 then max3 = x2 end
     local spanUS = 0
     do
-      local i2 = w.Unit
+      local i2 = line2.Window_Unit
       local cost2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
       local spanUS2 = 0
       do
-        local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-        local y = w.Rate < w.Size and w.Rate or w.Size
+        local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+        local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
         local each2 = (x3 - x3 % y) / y
         local y2 = each2 + 1
         local min2 = cost2
@@ -6078,6 +6433,9 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       f.Fair = last2
     end
     if last2 > f.Last then f.Last = last2 end
+  end
+  if x.passes then
+    t_Again = 2
   end
   do
     local slot = t_Slot
@@ -6132,6 +6490,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   end
   if t_Slot > x.State_Slot then x.State_Slot = t_Slot end
   Shared_weigh(x, f)
+  return t_Again
 end
   shared = {}
 
@@ -6405,16 +6764,18 @@ else
   if l_Start > max2 then max2 = l_Start end
   local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
-    local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-    if owed > 0 and i2 < l_Windows_n then
-      local w = l_Windows[i2]
-      local y = w.Rate
-      local y2 = w.Interval
-      local min2 = (owed - owed % y) / y + 1
-      local x3 = (8796093022208 - 8796093022208 % y2) / y2
-      if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w.Interval + l_Fill
-      if x4 > until2 then until2 = x4 end
+    do
+      local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
+      if owed > 0 and i2 < l_Windows_n then
+        local w = l_Windows[i2]
+        local y = w.Rate
+        local y2 = w.Interval
+        local min2 = (owed - owed % y) / y + 1
+        local x3 = (8796093022208 - 8796093022208 % y2) / y2
+        if x3 < min2 then min2 = x3 end
+        local x4 = from2 + min2 * w.Interval + l_Fill
+        if x4 > until2 then until2 = x4 end
+      end
     end
   end
   for i2 = 0, s_Flows_n - 1 do
@@ -6809,7 +7170,7 @@ end
               end
               s_Lines_n = s_Lines_n - 1
             end
-            s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, s_Now, s_Slot < s_Now and s_Slot or s_Now)
+            s_Slot = State_rebook(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, s_Slot < s_Now and s_Slot or s_Now)
           end
           if p.Limit_Raise == 1 then
             p.Level_Part = 0
@@ -6852,10 +7213,6 @@ end
         end
       end
       if op_Kind == 10 then
-        local end2 = 9007199254740991
-        if op_For > 0 then
-          end2 = t + op_For
-        end
         if s_Pins_n == 0 then
           if s_Pins_n == 0 then s_Pins = {} end
           s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Series = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Series = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
@@ -6870,7 +7227,10 @@ end
         p.Limit_Window_Unit = op_Pin_Window_Unit
         p.Limit_Tokens = op_Pin_Tokens
         p.Limit_Raise = op_Pin_Raise
-        p.End = end2
+        p.End = 9007199254740991
+        if op_For > 0 then
+          p.End = t + op_For
+        end
         if op_Pin_Raise == 1 then
           p.Level_Part = 0
           p.Level_Changed = 0
@@ -6928,20 +7288,22 @@ end
             local counts2 = false
             local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w2 = x2.Limits_Windows[i3]
-              if w2.Unit == 0 then
-                counts2 = true
-                do
-                  local x4 = x2.Limits_Grain
-                  local y2 = w2.Interval
-                  local min2 = (x4 - x4 % y2) / y2
-                  if 1000 < min2 then min2 = 1000 end
-                  local n2 = min2
-                  if n2 > 0 then
-                    local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
-                    if x5 < most2 then most2 = x5 end
-                  else
-                    if w2.Size < most2 then most2 = w2.Size end
+              do
+                local w2 = x2.Limits_Windows[i3]
+                if w2.Unit == 0 then
+                  counts2 = true
+                  do
+                    local x4 = x2.Limits_Grain
+                    local y2 = w2.Interval
+                    local min2 = (x4 - x4 % y2) / y2
+                    if 1000 < min2 then min2 = 1000 end
+                    local n2 = min2
+                    if n2 > 0 then
+                      local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
+                      if x5 < most2 then most2 = x5 end
+                    else
+                      if w2.Size < most2 then most2 = w2.Size end
+                    end
                   end
                 end
               end
@@ -6958,20 +7320,22 @@ end
             local counts2 = false
             local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w2 = x2.Limits_Windows[i3]
-              if w2.Unit == 1 then
-                counts2 = true
-                do
-                  local x4 = x2.Limits_Grain
-                  local y2 = w2.Interval
-                  local min2 = (x4 - x4 % y2) / y2
-                  if 1000 < min2 then min2 = 1000 end
-                  local n2 = min2
-                  if n2 > 0 then
-                    local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
-                    if x5 < most2 then most2 = x5 end
-                  else
-                    if w2.Size < most2 then most2 = w2.Size end
+              do
+                local w2 = x2.Limits_Windows[i3]
+                if w2.Unit == 1 then
+                  counts2 = true
+                  do
+                    local x4 = x2.Limits_Grain
+                    local y2 = w2.Interval
+                    local min2 = (x4 - x4 % y2) / y2
+                    if 1000 < min2 then min2 = 1000 end
+                    local n2 = min2
+                    if n2 > 0 then
+                      local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
+                      if x5 < most2 then most2 = x5 end
+                    else
+                      if w2.Size < most2 then most2 = w2.Size end
+                    end
                   end
                 end
               end
@@ -6988,20 +7352,22 @@ end
             local counts2 = false
             local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w2 = x2.Limits_Windows[i3]
-              if w2.Unit == 2 then
-                counts2 = true
-                do
-                  local x4 = x2.Limits_Grain
-                  local y2 = w2.Interval
-                  local min2 = (x4 - x4 % y2) / y2
-                  if 1000 < min2 then min2 = 1000 end
-                  local n2 = min2
-                  if n2 > 0 then
-                    local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
-                    if x5 < most2 then most2 = x5 end
-                  else
-                    if w2.Size < most2 then most2 = w2.Size end
+              do
+                local w2 = x2.Limits_Windows[i3]
+                if w2.Unit == 2 then
+                  counts2 = true
+                  do
+                    local x4 = x2.Limits_Grain
+                    local y2 = w2.Interval
+                    local min2 = (x4 - x4 % y2) / y2
+                    if 1000 < min2 then min2 = 1000 end
+                    local n2 = min2
+                    if n2 > 0 then
+                      local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
+                      if x5 < most2 then most2 = x5 end
+                    else
+                      if w2.Size < most2 then most2 = w2.Size end
+                    end
                   end
                 end
               end
@@ -7018,20 +7384,22 @@ end
             local counts2 = false
             local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w2 = x2.Limits_Windows[i3]
-              if w2.Unit == 3 then
-                counts2 = true
-                do
-                  local x4 = x2.Limits_Grain
-                  local y2 = w2.Interval
-                  local min2 = (x4 - x4 % y2) / y2
-                  if 1000 < min2 then min2 = 1000 end
-                  local n3 = min2
-                  if n3 > 0 then
-                    local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n3
-                    if x5 < most2 then most2 = x5 end
-                  else
-                    if w2.Size < most2 then most2 = w2.Size end
+              do
+                local w2 = x2.Limits_Windows[i3]
+                if w2.Unit == 3 then
+                  counts2 = true
+                  do
+                    local x4 = x2.Limits_Grain
+                    local y2 = w2.Interval
+                    local min2 = (x4 - x4 % y2) / y2
+                    if 1000 < min2 then min2 = 1000 end
+                    local n3 = min2
+                    if n3 > 0 then
+                      local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n3
+                      if x5 < most2 then most2 = x5 end
+                    else
+                      if w2.Size < most2 then most2 = w2.Size end
+                    end
                   end
                 end
               end
@@ -7194,7 +7562,7 @@ end
                   end
                   s_Lines_n = s_Lines_n - 1
                 end
-                s_Slot = State_rebook(s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, s_Now, s_Slot < s_Now and s_Slot or s_Now)
+                s_Slot = State_rebook(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, promises_Slot, promises_Cost_0, promises_Cost_1, promises_Cost_2, promises_Cost_3, s_Slot < s_Now and s_Slot or s_Now)
               end
               if p.Limit_Raise == 1 then
                 p.Level_Part = 0
@@ -7237,26 +7605,7 @@ end
             end
           end
         end
-        local changed2 = false
-        do
-          local own2 = 0
-          do
-            local n2 = l_Windows_n
-            if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
-              n2 = n2 - 1
-            end
-            own2 = n2
-          end
-          local own3 = own2
-          local changed3 = s_Lines_n < l_Windows_n or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
-          for i2 = 0, s_Lines_n - 1 do
-            local line2 = s_Lines[i2]
-            changed3 = changed3 or i2 < l_Windows_n and (line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Series ~= l_Windows[i2].Series or line2.Window_Unit ~= l_Windows[i2].Unit) or i2 >= l_Windows_n and line2.Window_Size ~= 0
-          end
-          changed2 = changed3
-        end
-        local changed3 = changed2
-        local is2 = not changed3 and t - s_Now >= l_Fill
+        local is2 = t - s_Now >= l_Fill
         if is2 then
           local Until2 = 0
           do
@@ -7318,16 +7667,18 @@ end
               if l_Start > max2 then max2 = l_Start end
               local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
               for i2 = 0, s_Lines_n - 1 do
-                local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                if owed > 0 and i2 < l_Windows_n then
-                  local w = l_Windows[i2]
-                  local y = w.Rate
-                  local y2 = w.Interval
-                  local min2 = (owed - owed % y) / y + 1
-                  local x3 = (8796093022208 - 8796093022208 % y2) / y2
-                  if x3 < min2 then min2 = x3 end
-                  local x4 = from2 + min2 * w.Interval + l_Fill
-                  if x4 > until2 then until2 = x4 end
+                do
+                  local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
+                  if owed > 0 and i2 < l_Windows_n then
+                    local w = l_Windows[i2]
+                    local y = w.Rate
+                    local y2 = w.Interval
+                    local min2 = (owed - owed % y) / y + 1
+                    local x3 = (8796093022208 - 8796093022208 % y2) / y2
+                    if x3 < min2 then min2 = x3 end
+                    local x4 = from2 + min2 * w.Interval + l_Fill
+                    if x4 > until2 then until2 = x4 end
+                  end
                 end
               end
               for i2 = 0, s_Flows_n - 1 do
@@ -7342,7 +7693,29 @@ end
           end
           is2 = t >= Until2
         end
-        if is2 and Out(t) == 0 then
+        local is3 = is2
+        if is3 then
+          local changed2 = false
+          do
+            local own2 = 0
+            do
+              local n2 = l_Windows_n
+              if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
+                n2 = n2 - 1
+              end
+              own2 = n2
+            end
+            local own3 = own2
+            local changed3 = s_Lines_n < l_Windows_n or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
+            for i2 = 0, s_Lines_n - 1 do
+              local line2 = s_Lines[i2]
+              changed3 = changed3 or i2 < l_Windows_n and (line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Series ~= l_Windows[i2].Series or line2.Window_Unit ~= l_Windows[i2].Unit) or i2 >= l_Windows_n and line2.Window_Size ~= 0
+            end
+            changed2 = changed3
+          end
+          is3 = not changed2
+        end
+        if is3 and Out(t) == 0 then
           s_Tokens = 0
           s_Guess = 0
           s_Now = 0
@@ -7365,7 +7738,24 @@ end
           s_Flows_n = 0
           s_Calendars = nil
           s_Calendars_n = 0
-          changed3 = true
+        end
+        local changed3 = false
+        do
+          local own2 = 0
+          do
+            local n2 = l_Windows_n
+            if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
+              n2 = n2 - 1
+            end
+            own2 = n2
+          end
+          local own3 = own2
+          local changed4 = s_Lines_n < l_Windows_n or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
+          for i2 = 0, s_Lines_n - 1 do
+            local line2 = s_Lines[i2]
+            changed4 = changed4 or i2 < l_Windows_n and (line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Series ~= l_Windows[i2].Series or line2.Window_Unit ~= l_Windows[i2].Unit) or i2 >= l_Windows_n and line2.Window_Size ~= 0
+          end
+          changed3 = changed4
         end
         if changed3 then
           s_Now, s_Slot, s_Lines, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now, s_Slot, s_LastID, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n, t)
@@ -7373,8 +7763,8 @@ end
         s_Tokens, s_Guess = l_Tokens, l_Guess
         if s_Now < t then
           do
-            local is3 = s_Closed <= s_Now and s_AgainUS > t * 1000 and s_Plain + Out(t) < l_Tokens
-            if is3 then
+            local is4 = s_Closed <= s_Now and s_AgainUS > t * 1000 and s_Plain + Out(t) < l_Tokens
+            if is4 then
               local pace = 0
               do
                 local max2 = (l_Guess - l_Guess % 8) / 8
@@ -7390,40 +7780,57 @@ end
               local min2 = l_Tokens > 5 and l_Tokens or 5
               if 10 < min2 then min2 = 10 end
               local x2 = pace * min2
-              is3 = (t - s_Now) * 1000 > (x2 - x2 % 20) / 20
+              is4 = (t - s_Now) * 1000 > (x2 - x2 % 20) / 20
             end
-            local idle = is3
-            for i2 = 0, l_Windows_n - 1 do
-              local w = l_Windows[i2]
-              local line2 = s_Lines[i2]
-              local t2 = t - w.Offset
-              local by2 = w.Interval
-              local t3 = s_Now - w.Offset
-              local by3 = w.Interval
-              if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
-                local left = line2.Left
-                local lost = 0
+            local idle = is4
+            local usedUp = 0
+            do
+              local longest = 0
+              for i2 = 0, s_Lines_n - 1 do
                 do
-                  local t4 = s_Slot - w.Offset
-                  local by4 = w.Interval
-                  local t5 = s_Now - w.Offset
-                  local by5 = w.Interval
-                  if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
-                    local gain = 0
-                    do
-                      local left2 = line2.Left
-                      local t6 = t - w.Offset
-                      local by6 = w.Interval
-                      local n2 = (t6 - t6 % by6) / by6
-                      local to2 = n2 * w.Interval + w.Offset - 1
-                      if to2 <= s_Now then
-                        gain = left2
-                      else
-                        local t7 = to2 - w.Offset
-                        local by7 = w.Interval
+                  local line2 = s_Lines[i2]
+                  local x3 = line2.Estimated
+                  local y = 1 > s_Ended and 1 or s_Ended
+                  local max2 = 1
+                  local x4 = (x3 - x3 % y) / y
+                  if x4 > max2 then max2 = x4 end
+                  if line2.Left < max2 then
+                    if line2.Window_Interval > longest then longest = line2.Window_Interval end
+                  end
+                end
+              end
+              usedUp = longest
+            end
+            local usedUp2 = usedUp
+            for i2 = 0, l_Windows_n - 1 do
+              do
+                local w = l_Windows[i2]
+                local line2 = s_Lines[i2]
+                local t2 = t - w.Offset
+                local by2 = w.Interval
+                local t3 = s_Now - w.Offset
+                local by3 = w.Interval
+                if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
+                  local left = line2.Left
+                  local lost = 0
+                  do
+                    local t4 = s_Slot - line2.Window_Offset
+                    local by4 = line2.Window_Interval
+                    local t5 = s_Now - line2.Window_Offset
+                    local by5 = line2.Window_Interval
+                    if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
+                      local gain = 0
+                      do
+                        local left2 = line2.Left
+                        local t6 = t - line2.Window_Offset
+                        local by6 = line2.Window_Interval
+                        local n2 = (t6 - t6 % by6) / by6
+                        local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                        local t7 = to2 - line2.Window_Offset
+                        local by7 = line2.Window_Interval
                         local since = 0
                         do
-                          if w.Size > w.Rate then
+                          if line2.Window_Size > line2.Window_Rate then
                             local max2 = s_Now
                             local x3 = s_Closed - 1
                             if x3 > max2 then max2 = x3 end
@@ -7432,16 +7839,16 @@ end
                             since = s_Now
                           end
                         end
-                        local t8 = since - w.Offset
-                        local by8 = w.Interval
+                        local t8 = since - line2.Window_Offset
+                        local by8 = line2.Window_Interval
                         local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
                         if n3 <= 0 then
                           gain = left2
                         else
                           local filled = 0
                           do
-                            local rate = w.Rate
-                            local size = w.Size
+                            local rate = line2.Window_Rate
+                            local size = line2.Window_Size
                             local x3 = size - left2
                             if n3 > (x3 - x3 % rate) / rate then
                               filled = size
@@ -7452,35 +7859,31 @@ end
                           gain = filled
                         end
                       end
-                    end
-                    local left2 = gain
-                    local max2 = 0
-                    local x3 = w.Size - w.Rate
-                    if x3 > max2 then max2 = x3 end
-                    local max3 = 0
-                    local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
-                    if x4 > max3 then max3 = x4 end
-                    lost = max3
-                    local t6 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
-                    local t7 = t6 - w.Offset
-                    local by6 = w.Interval
-                    local t8 = s_Now - w.Offset
-                    local by7 = w.Interval
-                    if (t7 - t7 % by6) / by6 < (t8 - t8 % by7) / by7 - 1 then
-                      line2.Largest = 0
-                    end
-                    if left2 + w.Rate <= w.Size and s_Closed <= s_Now then
-                      local gain2 = 0
-                      do
-                        local left3 = line2.Left
-                        if s_Slot <= s_Now then
-                          gain2 = left3
-                        else
-                          local t9 = s_Slot - w.Offset
-                          local by8 = w.Interval
+                      local left2 = gain
+                      local max2 = 0
+                      local x3 = line2.Window_Size - line2.Window_Rate
+                      if x3 > max2 then max2 = x3 end
+                      local max3 = 0
+                      local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
+                      if x4 > max3 then max3 = x4 end
+                      lost = max3
+                      local t6 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
+                      local t7 = t6 - line2.Window_Offset
+                      local by6 = line2.Window_Interval
+                      local t8 = s_Now - line2.Window_Offset
+                      local by7 = line2.Window_Interval
+                      if (t7 - t7 % by6) / by6 < (t8 - t8 % by7) / by7 - 1 then
+                        line2.Largest = 0
+                      end
+                      if left2 + line2.Window_Rate <= line2.Window_Size and s_Closed <= s_Now then
+                        local gain2 = 0
+                        do
+                          local left3 = line2.Left
+                          local t9 = s_Slot - line2.Window_Offset
+                          local by8 = line2.Window_Interval
                           local since = 0
                           do
-                            if w.Size > w.Rate then
+                            if line2.Window_Size > line2.Window_Rate then
                               local max4 = s_Now
                               local x5 = s_Closed - 1
                               if x5 > max4 then max4 = x5 end
@@ -7489,16 +7892,16 @@ end
                               since = s_Now
                             end
                           end
-                          local t10 = since - w.Offset
-                          local by9 = w.Interval
+                          local t10 = since - line2.Window_Offset
+                          local by9 = line2.Window_Interval
                           local n2 = (t9 - t9 % by8) / by8 - (t10 - t10 % by9) / by9
                           if n2 <= 0 then
                             gain2 = left3
                           else
                             local filled = 0
                             do
-                              local rate = w.Rate
-                              local size = w.Size
+                              local rate = line2.Window_Rate
+                              local size = line2.Window_Size
                               local x5 = size - left3
                               if n2 > (x5 - x5 % rate) / rate then
                                 filled = size
@@ -7509,32 +7912,30 @@ end
                             gain2 = filled
                           end
                         end
+                        local min3 = line2.Largest - 1
+                        local x5 = gain2 - line2.Promised
+                        if x5 < min3 then min3 = x5 end
+                        left2 = left2 - (0 > min3 and 0 or min3)
                       end
-                      local min3 = line2.Largest - 1
-                      local x5 = gain2 - line2.Promised
-                      if x5 < min3 then min3 = x5 end
-                      left2 = left2 - (0 > min3 and 0 or min3)
+                      if usedUp2 <= line2.Window_Interval then
+                        local max4 = 0
+                        local x5 = line2.Taken + (0 > left2 and 0 or left2)
+                        if x5 > max4 then max4 = x5 end
+                        local unused = max4
+                        local x6 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                        local max5 = 4 * unused
+                        local x7 = (x6 - x6 % 4) / 4
+                        if x7 > max5 then max5 = x7 end
+                        line2.Spare = max5
+                      end
+                    else
+                      line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
                     end
-                    local max4 = 0
-                    local x5 = line2.Taken + (0 > left2 and 0 or left2)
-                    if x5 > max4 then max4 = x5 end
-                    local unused = max4
-                    local x6 = (0 > line2.Spare and 0 or line2.Spare) * 3
-                    local max5 = 4 * unused
-                    local x7 = (x6 - x6 % 4) / 4
-                    if x7 > max5 then max5 = x7 end
-                    line2.Spare = max5
-                  else
-                    line2.Spare, line2.Largest, line2.LargestAt = 0, 0, 0
+                    line2.Taken = 0
                   end
-                  line2.Taken = 0
-                end
-                local lost2 = lost
-                local gain = 0
-                do
-                  if t <= s_Now then
-                    gain = left
-                  else
+                  local lost2 = lost
+                  local gain = 0
+                  do
                     local t4 = t - w.Offset
                     local by4 = w.Interval
                     local since = 0
@@ -7568,104 +7969,101 @@ end
                       gain = filled
                     end
                   end
-                end
-                line2.Left, line2.Over = gain, 0
-                do
-                  local last2 = s_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w.Size
-                  if over > line2.Stale then
-                    line2.Stale, line2.StaleFrom = w.Size - line2.Left, line2.FreshFrom
-                    line2.Fresh, line2.FreshFrom = 0, last2
-                  elseif over > 0 then
-                    line2.Stale = line2.Stale - over
-                  end
-                end
-                local is4 = s_Calendars_n == 0
-                if is4 then
-                  local loose = false
+                  line2.Left, line2.Over = gain, 0
                   do
-                    local done
-                    for i3 = 0, l_Windows_n - 1 do
-                      local o = l_Windows[i3]
-                      if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
-                        loose = true
-                        done = true
-                        break
-                      end
-                    end
-                    if not done then
-                      loose = false
+                    local over = line2.Left + line2.Stale + line2.Fresh - line2.Window_Size
+                    if over > line2.Stale then
+                      line2.Stale, line2.StaleFrom = line2.Window_Size - line2.Left, line2.FreshFrom
+                      line2.Fresh, line2.FreshFrom = 0, s_LastID
+                    elseif over > 0 then
+                      line2.Stale = line2.Stale - over
                     end
                   end
-                  is4 = not loose
-                end
-                if is4 then
-                  do
-                    local x3 = line2.Estimated
-                    local y = 1 > s_Ended and 1 or s_Ended
-                    local max2 = 1
-                    local x4 = (x3 - x3 % y) / y
-                    if x4 > max2 then max2 = x4 end
-                    local operations2 = (lost2 - lost2 % max2) / max2
-                    for i3 = 0, l_Windows_n - 1 do
-                      local w2 = l_Windows[i3]
-                      local line3 = s_Lines[i3]
-                      local n2 = lost2
-                      local same = w2.Unit == line2.Window_Unit
-                      if not same then
-                        local x5 = line3.Estimated
-                        local y2 = 1 > s_Ended and 1 or s_Ended
-                        local y3 = (x5 - x5 % y2) / y2 + 1
-                        local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                        local min3 = operations2
-                        local x7 = (x6 - x6 % 4) / 4
-                        if x7 < min3 then min3 = x7 end
-                        local x8 = line3.Estimated
-                        local y4 = 1 > s_Ended and 1 or s_Ended
-                        n2 = min3 * ((x8 - x8 % y4) / y4)
+                  local is5 = s_Calendars_n == 0
+                  if is5 then
+                    local loose = false
+                    do
+                      local done
+                      for i3 = 0, l_Windows_n - 1 do
+                        do
+                          local o = l_Windows[i3]
+                          if o.Unit == w.Unit and o.Interval >= w.Interval and (w.Size < w.Rate and w.Size or w.Rate) >= o.Size + (o.Size < o.Rate and o.Size or o.Rate) then
+                            loose = true
+                            done = true
+                            break
+                          end
+                        end
                       end
-                      local is5 = same or w2.Size <= w2.Rate
-                      if is5 then
-                        local t4 = t - w2.Offset
-                        local by4 = w2.Interval
-                        local t5 = s_Now - w2.Offset
-                        local by5 = w2.Interval
-                        is5 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                      if not done then
+                        loose = false
                       end
-                      if is5 then
-                        local t6 = s_Slot - w2.Offset
-                        local by6 = w2.Interval
-                        local t7 = t - w2.Offset
-                        local by7 = w2.Interval
-                        if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
-                          local min3 = w2.Size
-                          local x5 = line3.Promised + n2
-                          if x5 < min3 then min3 = x5 end
-                          line3.Promised = min3
-                        else
-                          local min3 = 4 * (line3.Left + line3.Taken)
-                          local x5 = line3.Spare + 4 * n2
-                          if x5 < min3 then min3 = x5 end
-                          if min3 > line3.Spare then line3.Spare = min3 end
+                    end
+                    is5 = not loose
+                  end
+                  if is5 then
+                    do
+                      local x3 = line2.Estimated
+                      local y = 1 > s_Ended and 1 or s_Ended
+                      local max2 = 1
+                      local x4 = (x3 - x3 % y) / y
+                      if x4 > max2 then max2 = x4 end
+                      local operations2 = (lost2 - lost2 % max2) / max2
+                      for i3 = 0, l_Windows_n - 1 do
+                        local w2 = l_Windows[i3]
+                        local line3 = s_Lines[i3]
+                        local n2 = lost2
+                        local same = w2.Unit == line2.Window_Unit
+                        if not same then
+                          local x5 = line3.Estimated
+                          local y2 = 1 > s_Ended and 1 or s_Ended
+                          local y3 = (x5 - x5 % y2) / y2 + 1
+                          local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                          local min3 = operations2
+                          local x7 = (x6 - x6 % 4) / 4
+                          if x7 < min3 then min3 = x7 end
+                          local x8 = line3.Estimated
+                          local y4 = 1 > s_Ended and 1 or s_Ended
+                          n2 = min3 * ((x8 - x8 % y4) / y4)
+                        end
+                        local is6 = same or w2.Size <= w2.Rate
+                        if is6 then
+                          local t4 = t - w2.Offset
+                          local by4 = w2.Interval
+                          local t5 = s_Now - w2.Offset
+                          local by5 = w2.Interval
+                          is6 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                        end
+                        if is6 then
+                          local t6 = s_Slot - w2.Offset
+                          local by6 = w2.Interval
+                          local t7 = t - w2.Offset
+                          local by7 = w2.Interval
+                          if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
+                            local min3 = w2.Size
+                            local x5 = line3.Promised + n2
+                            if x5 < min3 then min3 = x5 end
+                            line3.Promised = min3
+                          else
+                            local min3 = 4 * (line3.Left + line3.Taken)
+                            local x5 = line3.Spare + 4 * n2
+                            if x5 < min3 then min3 = x5 end
+                            if min3 > line3.Spare then line3.Spare = min3 end
+                          end
                         end
                       end
                     end
                   end
-                end
-                local x3 = line2.Estimated
-                local y = 1 > s_Ended and 1 or s_Ended
-                local usual = (x3 - x3 % y) / y
-                local is5 = idle
-                if is5 then
-                  local gain2 = 0
-                  do
-                    local t4 = t - w.Offset
-                    local by4 = w.Interval
-                    local n2 = (t4 - t4 % by4) / by4
-                    local to2 = n2 * w.Interval + w.Offset - 1
-                    if to2 <= s_Now then
-                      gain2 = left
-                    else
+                  local x3 = line2.Estimated
+                  local y = 1 > s_Ended and 1 or s_Ended
+                  local usual = (x3 - x3 % y) / y
+                  local is6 = idle
+                  if is6 then
+                    local gain2 = 0
+                    do
+                      local t4 = t - w.Offset
+                      local by4 = w.Interval
+                      local n2 = (t4 - t4 % by4) / by4
+                      local to2 = n2 * w.Interval + w.Offset - 1
                       local t5 = to2 - w.Offset
                       local by5 = w.Interval
                       local since = 0
@@ -7699,42 +8097,42 @@ end
                         gain2 = filled
                       end
                     end
+                    local min3 = w.Size
+                    local x4 = w.Rate > usual and w.Rate or usual
+                    if x4 < min3 then min3 = x4 end
+                    is6 = gain2 >= min3
                   end
-                  local min3 = w.Size
-                  local x4 = w.Rate > usual and w.Rate or usual
-                  if x4 < min3 then min3 = x4 end
-                  is5 = gain2 >= min3
-                end
-                local is6 = is5
-                if is6 then
-                  local spanUS = 0
-                  do
-                    local spanUS2 = 0
+                  local is7 = is6
+                  if is7 then
+                    local spanUS = 0
                     do
-                      local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                      local y2 = w.Rate < w.Size and w.Rate or w.Size
-                      local each2 = (x5 - x5 % y2) / y2
-                      local y3 = each2 + 1
-                      local min4 = usual
-                      local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                      if x6 < min4 then min4 = x6 end
-                      spanUS2 = min4 * each2
+                      local spanUS2 = 0
+                      do
+                        local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                        local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                        local each2 = (x5 - x5 % y2) / y2
+                        local y3 = each2 + 1
+                        local min4 = usual
+                        local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                        if x6 < min4 then min4 = x6 end
+                        spanUS2 = min4 * each2
+                      end
+                      local span = spanUS2
+                      local max2 = 64
+                      local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                      if x5 > max2 then max2 = x5 end
+                      local max3 = 64
+                      local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                      if x6 > max3 then max3 = x6 end
+                      local x7 = span % 4096 * max3
+                      spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
                     end
-                    local span = spanUS2
-                    local max2 = 64
-                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                    if x5 > max2 then max2 = x5 end
-                    local max3 = 64
-                    local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                    if x6 > max3 then max3 = x6 end
-                    local x7 = span % 4096 * max3
-                    spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
+                    is7 = (t - s_Now) * 1000 > spanUS
                   end
-                  is6 = (t - s_Now) * 1000 > spanUS
+                  idle = is7
+                else
+                  idle = false
                 end
-                idle = is6
-              else
-                idle = false
               end
             end
             if idle then
@@ -7816,41 +8214,37 @@ end
                   end
                   local gain = 0
                   do
-                    if at2 <= from2 then
+                    local t2 = at2 - w.Offset
+                    local by2 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max2 = from2
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = from2
+                      end
+                    end
+                    local t3 = since - w.Offset
+                    local by3 = w.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                    if n2 <= 0 then
                       gain = left
                     else
-                      local t2 = at2 - w.Offset
-                      local by2 = w.Interval
-                      local since = 0
+                      local filled = 0
                       do
-                        if w.Size > w.Rate then
-                          local max2 = from2
-                          local x2 = s_Closed - 1
-                          if x2 > max2 then max2 = x2 end
-                          since = max2
+                        local rate = w.Rate
+                        local size = w.Size
+                        local x2 = size - left
+                        if n2 > (x2 - x2 % rate) / rate then
+                          filled = size
                         else
-                          since = from2
+                          filled = left + n2 * rate
                         end
                       end
-                      local t3 = since - w.Offset
-                      local by3 = w.Interval
-                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local filled = 0
-                        do
-                          local rate = w.Rate
-                          local size = w.Size
-                          local x2 = size - left
-                          if n2 > (x2 - x2 % rate) / rate then
-                            filled = size
-                          else
-                            filled = left + n2 * rate
-                          end
-                        end
-                        gain = filled
-                      end
+                      gain = filled
                     end
                   end
                   local max2 = 0
@@ -7889,82 +8283,74 @@ end
                 local gain = 0
                 do
                   local left = line2.Promised
-                  if slot <= s_Slot then
+                  local t2 = slot - w.Offset
+                  local by2 = w.Interval
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Slot
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Slot
+                    end
+                  end
+                  local t3 = since - w.Offset
+                  local by3 = w.Interval
+                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                  if n2 <= 0 then
                     gain = left
                   else
-                    local t2 = slot - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
+                    local filled = 0
                     do
-                      if w.Size > w.Rate then
-                        local max2 = s_Slot
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
+                      local rate = w.Rate
+                      local size = w.Size
+                      local x2 = size - left
+                      if n2 > (x2 - x2 % rate) / rate then
+                        filled = size
                       else
-                        since = s_Slot
+                        filled = left + n2 * rate
                       end
                     end
-                    local t3 = since - w.Offset
-                    local by3 = w.Interval
-                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x2 = size - left
-                        if n2 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain = filled
-                    end
+                    gain = filled
                   end
                 end
                 local gain2 = 0
                 do
                   local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                   local left = line2.Left + (x2 - x2 % 4096) / 4096
-                  if slot <= s_Now then
+                  local t2 = slot - w.Offset
+                  local by2 = w.Interval
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Now
+                      local x3 = s_Closed - 1
+                      if x3 > max2 then max2 = x3 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local t3 = since - w.Offset
+                  local by3 = w.Interval
+                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                  if n2 <= 0 then
                     gain2 = left
                   else
-                    local t2 = slot - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
+                    local filled = 0
                     do
-                      if w.Size > w.Rate then
-                        local max2 = s_Now
-                        local x3 = s_Closed - 1
-                        if x3 > max2 then max2 = x3 end
-                        since = max2
+                      local rate = w.Rate
+                      local size = w.Size
+                      local x3 = size - left
+                      if n2 > (x3 - x3 % rate) / rate then
+                        filled = size
                       else
-                        since = s_Now
+                        filled = left + n2 * rate
                       end
                     end
-                    local t3 = since - w.Offset
-                    local by3 = w.Interval
-                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                    if n2 <= 0 then
-                      gain2 = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x3 = size - left
-                        if n2 > (x3 - x3 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain2 = filled
-                    end
+                    gain2 = filled
                   end
                 end
                 line2.Promised = gain < gain2 and gain or gain2
@@ -8093,8 +8479,8 @@ end
                   do
                     local spanUS2 = 0
                     do
-                      local x2 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                      local y = w.Rate < w.Size and w.Rate or w.Size
+                      local x2 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                      local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
                       local each2 = (x2 - x2 % y) / y
                       local y2 = each2 + 1
                       local min2 = cost2
@@ -8186,7 +8572,7 @@ end
                   is5 = is4
                 end
                 local late = is5
-                local is6 = late
+                local is6 = late and op_Ticket_Again < 2
                 if is6 then
                   local refreshes = false
                   do
@@ -8290,61 +8676,63 @@ end
                       local usual = (x2 - x2 % y) / y
                       local at2 = 9007199254740991
                       for i2 = 0, l_Windows_n - 1 do
-                        local longer2 = l_Windows[i2]
-                        local line3 = s_Lines[i2]
-                        if longer2.Interval > w2.Interval then
-                          local x3 = line3.Estimated
-                          local y2 = 1 > s_Ended and 1 or s_Ended
-                          local max2 = 1
-                          local x4 = (x3 - x3 % y2) / y2
-                          if x4 > max2 then max2 = x4 end
-                          local x5 = 0 > line3.Left and 0 or line3.Left
-                          local n2 = (x5 - x5 % max2) / max2
-                          local t4 = s_Now - longer2.Offset
-                          local by4 = longer2.Interval
-                          local n3 = (t4 - t4 % by4) / by4 + 1
-                          local x6 = n3 * longer2.Interval + longer2.Offset
-                          if x6 < at2 then at2 = x6 end
-                          local room2 = 0
-                          do
-                            local left = s_Lines[l_Shortest].Left
-                            local y3 = usual + 1
-                            local min2 = n2
-                            local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x7 < min2 then min2 = x7 end
-                            local x8 = min2 * usual
-                            local cost2 = (x8 - x8 % 2) / 2
-                            local at3 = s_Now
-                            if left >= cost2 or cost2 == 0 then
-                              room2 = at3
-                            else
-                              if cost2 > w2.Size then
-                                at3 = at3 + 10000
-                              end
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max3 = at3
-                                  local x9 = s_Closed - 1
-                                  if x9 > max3 then max3 = x9 end
-                                  since = max3
-                                else
-                                  since = at3
+                        do
+                          local longer2 = l_Windows[i2]
+                          local line3 = s_Lines[i2]
+                          if longer2.Interval > w2.Interval then
+                            local x3 = line3.Estimated
+                            local y2 = 1 > s_Ended and 1 or s_Ended
+                            local max2 = 1
+                            local x4 = (x3 - x3 % y2) / y2
+                            if x4 > max2 then max2 = x4 end
+                            local x5 = 0 > line3.Left and 0 or line3.Left
+                            local n2 = (x5 - x5 % max2) / max2
+                            local t4 = s_Now - longer2.Offset
+                            local by4 = longer2.Interval
+                            local n3 = (t4 - t4 % by4) / by4 + 1
+                            local x6 = n3 * longer2.Interval + longer2.Offset
+                            if x6 < at2 then at2 = x6 end
+                            local room2 = 0
+                            do
+                              local left = s_Lines[l_Shortest].Left
+                              local y3 = usual + 1
+                              local min2 = n2
+                              local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+                              if x7 < min2 then min2 = x7 end
+                              local x8 = min2 * usual
+                              local cost2 = (x8 - x8 % 2) / 2
+                              local at3 = s_Now
+                              if left >= cost2 or cost2 == 0 then
+                                room2 = at3
+                              else
+                                if cost2 > w2.Size then
+                                  at3 = at3 + 10000
                                 end
+                                local since = 0
+                                do
+                                  if w2.Size > w2.Rate then
+                                    local max3 = at3
+                                    local x9 = s_Closed - 1
+                                    if x9 > max3 then max3 = x9 end
+                                    since = max3
+                                  else
+                                    since = at3
+                                  end
+                                end
+                                local t5 = since - w2.Offset
+                                local by5 = w2.Interval
+                                local x9 = cost2 - left - 1
+                                local y4 = w2.Rate
+                                local y5 = w2.Interval
+                                local min3 = (x9 - x9 % y4) / y4 + 1
+                                local x10 = (8796093022208 - 8796093022208 % y5) / y5
+                                if x10 < min3 then min3 = x10 end
+                                local n4 = (t5 - t5 % by5) / by5 + min3
+                                room2 = n4 * w2.Interval + w2.Offset
                               end
-                              local t5 = since - w2.Offset
-                              local by5 = w2.Interval
-                              local x9 = cost2 - left - 1
-                              local y4 = w2.Rate
-                              local y5 = w2.Interval
-                              local min3 = (x9 - x9 % y4) / y4 + 1
-                              local x10 = (8796093022208 - 8796093022208 % y5) / y5
-                              if x10 < min3 then min3 = x10 end
-                              local n4 = (t5 - t5 % by5) / by5 + min3
-                              room2 = n4 * w2.Interval + w2.Offset
                             end
+                            if room2 < at2 then at2 = room2 end
                           end
-                          if room2 < at2 then at2 = room2 end
                         end
                       end
                       halfway = at2
@@ -8480,6 +8868,7 @@ end
                         if x3 > max3 then max3 = x3 end
                         pace = max3
                       end
+                      local pace2 = pace
                       local done
                       for i2 = 0, l_Windows_n - 1 do
                         local w2 = l_Windows[i2]
@@ -8504,8 +8893,8 @@ end
                         local x2 = (max2 - max2 % y) / y
                         if x2 > max3 then max3 = x2 end
                         local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
-                        if pace <= (x3 - x3 % max3) / max3 then
-                          space = 2 * pace
+                        if pace2 <= (x3 - x3 % max3) / max3 then
+                          space = 2 * pace2
                           done = true
                           break
                         end
@@ -8539,41 +8928,37 @@ end
                               local gain = 0
                               do
                                 local left = line2.Left
-                                if v_at <= s_Now then
+                                local t4 = v_at - w2.Offset
+                                local by4 = w2.Interval
+                                local since = 0
+                                do
+                                  if w2.Size > w2.Rate then
+                                    local max2 = s_Now
+                                    local x3 = s_Closed - 1
+                                    if x3 > max2 then max2 = x3 end
+                                    since = max2
+                                  else
+                                    since = s_Now
+                                  end
+                                end
+                                local t5 = since - w2.Offset
+                                local by5 = w2.Interval
+                                local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                if n2 <= 0 then
                                   gain = left
                                 else
-                                  local t4 = v_at - w2.Offset
-                                  local by4 = w2.Interval
-                                  local since = 0
+                                  local filled = 0
                                   do
-                                    if w2.Size > w2.Rate then
-                                      local max2 = s_Now
-                                      local x3 = s_Closed - 1
-                                      if x3 > max2 then max2 = x3 end
-                                      since = max2
+                                    local rate = w2.Rate
+                                    local size = w2.Size
+                                    local x3 = size - left
+                                    if n2 > (x3 - x3 % rate) / rate then
+                                      filled = size
                                     else
-                                      since = s_Now
+                                      filled = left + n2 * rate
                                     end
                                   end
-                                  local t5 = since - w2.Offset
-                                  local by5 = w2.Interval
-                                  local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                                  if n2 <= 0 then
-                                    gain = left
-                                  else
-                                    local filled = 0
-                                    do
-                                      local rate = w2.Rate
-                                      local size = w2.Size
-                                      local x3 = size - left
-                                      if n2 > (x3 - x3 % rate) / rate then
-                                        filled = size
-                                      else
-                                        filled = left + n2 * rate
-                                      end
-                                    end
-                                    gain = filled
-                                  end
+                                  gain = filled
                                 end
                               end
                               local x3 = 0 > gain and 0 or gain
@@ -8686,46 +9071,50 @@ end
                   if v_slot > v_at or at2 == s_Now then
                     local unused = 0
                     do
-                      repeat
-                        do
-                          local shortest = l_Windows[l_Shortest]
-                          local max2 = 600000
-                          local x2 = 300 * shortest.Interval
-                          if x2 > max2 then max2 = x2 end
-                          local is4 = v_slot - s_Now < max2
-                          if not is4 then
-                            local t4 = s_Now - shortest.Offset
-                            local by4 = shortest.Interval
-                            local n2 = (t4 - t4 % by4) / by4 + 1
-                            is4 = v_at > n2 * shortest.Interval + shortest.Offset
-                          end
-                          if is4 then
-                            unused = 9007199254740991
-                            break
-                          end
-                        end
-                        local done
+                      local abandoned = false
+                      do
+                        local shortest = l_Windows[l_Shortest]
+                        local max2 = 600000
+                        local x2 = 300 * shortest.Interval
+                        if x2 > max2 then max2 = x2 end
+                        local abandoned2 = v_slot - s_Now >= max2
                         for i2 = 0, l_Windows_n - 1 do
                           local w2 = l_Windows[i2]
                           local line2 = s_Lines[i2]
-                          local all2 = 1
-                          if i2 == l_Shortest then
-                            all2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                          end
                           local i3 = w2.Unit
-                          if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0 and line2.Spare < 4 * all2 then
-                            unused = 9007199254740991
-                            done = true
-                            break
+                          local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local longer2 = w2.Unit == shortest.Unit and w2.Interval > shortest.Interval
+                          local is5 = abandoned2
+                          if is5 then
+                            local is4 = cost2 == 0 or longer2
+                            if not is4 then
+                              local x3 = line2.Estimated
+                              local y = 1 > s_Ended and 1 or s_Ended
+                              local max3 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                              local x4 = (x3 - x3 % y) / y
+                              if x4 > max3 then max3 = x4 end
+                              if cost2 > max3 then max3 = cost2 end
+                              is4 = line2.Spare >= 4 * max3
+                            end
+                            is5 = is4
                           end
+                          abandoned2 = is5
+                        end
+                        abandoned = abandoned2
+                      end
+                      if not abandoned then
+                        unused = 9007199254740991
+                      else
+                        for i2 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i2]
                           local spanUS = 0
                           do
-                            local i4 = w2.Unit
-                            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                            local i3 = line2.Window_Unit
+                            local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                             local spanUS2 = 0
                             do
-                              local x2 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
-                              local y = w2.Rate < w2.Size and w2.Rate or w2.Size
+                              local x2 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                              local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
                               local each2 = (x2 - x2 % y) / y
                               local y2 = each2 + 1
                               local min2 = cost2
@@ -8745,18 +9134,14 @@ end
                           end
                           if spanUS > v_again then v_again = spanUS end
                         end
-                        if not done then
-                          local max2 = s_Now + 0
-                          if s_Closed > max2 then max2 = s_Closed end
-                          local max3 = s_AgainUS
-                          local x2 = max2 * 1000
-                          if x2 > max3 then max3 = x2 end
-                          local max4 = v_at
-                          local x3 = (max3 - max3 % 1000) / 1000
-                          if x3 > max4 then max4 = x3 end
-                          unused = max4
-                        end
-                      until true
+                        v_overdue = v_at - s_Now
+                        local max2 = s_Now + v_overdue
+                        if s_Closed > max2 then max2 = s_Closed end
+                        local max3 = s_AgainUS
+                        local x2 = max2 * 1000
+                        if x2 > max3 then max3 = x2 end
+                        unused = (max3 - max3 % 1000) / 1000
+                      end
                     end
                     local turn = unused
                     local is4 = turn < 9007199254740991
@@ -8766,7 +9151,7 @@ end
                         local min2 = s_AgainUS - s_Now * 1000
                         if 1125899906842624 < min2 then min2 = 1125899906842624 end
                         local turns = 0 > min2 and 0 or min2
-                        local denials = 0
+                        local space = 0
                         do
                           local pace = 0
                           do
@@ -8781,56 +9166,64 @@ end
                             pace = max3
                           end
                           local pace2 = pace
-                          local space = 0
-                          do
-                            local done
-                            for i2 = 0, l_Windows_n - 1 do
-                              local w2 = l_Windows[i2]
-                              local line2 = s_Lines[i2]
-                              local max2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                              if line2.Promised > max2 then max2 = line2.Promised end
-                              if line2.Left > max2 then max2 = line2.Left end
-                              local weight2 = 0
-                              do
-                                local x2 = line2.Estimated
-                                local y = 1 > s_Ended and 1 or s_Ended
-                                local cost2 = (x2 - x2 % y) / y
-                                local fraction = 4033
-                                local max3 = 64
-                                local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                if x3 > max3 then max3 = x3 end
-                                local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                                weight2 = (x4 - x4 % 4096) / 4096
-                              end
-                              local y = 1 > weight2 and 1 or weight2
-                              local max3 = 1
-                              local x2 = (max2 - max2 % y) / y
-                              if x2 > max3 then max3 = x2 end
-                              local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
-                              if pace2 <= (x3 - x3 % max3) / max3 then
-                                space = 2 * pace2
-                                done = true
-                                break
-                              end
+                          local done
+                          for i2 = 0, l_Windows_n - 1 do
+                            local w2 = l_Windows[i2]
+                            local line2 = s_Lines[i2]
+                            local max2 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                            if line2.Promised > max2 then max2 = line2.Promised end
+                            if line2.Left > max2 then max2 = line2.Left end
+                            local weight2 = 0
+                            do
+                              local x2 = line2.Estimated
+                              local y = 1 > s_Ended and 1 or s_Ended
+                              local cost2 = (x2 - x2 % y) / y
+                              local fraction = 4033
+                              local max3 = 64
+                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x3 > max3 then max3 = x3 end
+                              local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                              weight2 = (x4 - x4 % 4096) / 4096
                             end
-                            if not done then
-                              space = 0
+                            local y = 1 > weight2 and 1 or weight2
+                            local max3 = 1
+                            local x2 = (max2 - max2 % y) / y
+                            if x2 > max3 then max3 = x2 end
+                            local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
+                            if pace2 <= (x3 - x3 % max3) / max3 then
+                              space = 2 * pace2
+                              done = true
+                              break
                             end
                           end
-                          local min3 = l_Tokens > 5 and l_Tokens or 5
-                          if 10 < min3 then min3 = 10 end
-                          local x2 = pace2 * min3
-                          local max2 = v_again
-                          if space > max2 then max2 = space end
-                          local x3 = (x2 - x2 % 20) / 20
-                          if x3 > max2 then max2 = x3 end
-                          denials = max2
+                          if not done then
+                            space = 0
+                          end
                         end
-                        local y = 1 > denials and 1 or denials
-                        local min3 = (turns - turns % y) / y
-                        local x2 = s_Next - (s_Head - s_Head % 16) / 16
-                        if x2 < min3 then min3 = x2 end
-                        local tickets = min3
+                        local pace = 0
+                        do
+                          local max2 = (l_Guess - l_Guess % 8) / 8
+                          if 200 > max2 then max2 = 200 end
+                          local guess = l_Guess < max2 and l_Guess or max2
+                          local x2 = (s_Held + guess) * 1000
+                          local y = (s_Ended + 1) * l_Tokens
+                          local max3 = 1
+                          local x3 = (x2 - x2 % y) / y
+                          if x3 > max3 then max3 = x3 end
+                          pace = max3
+                        end
+                        local min3 = l_Tokens > 5 and l_Tokens or 5
+                        if 10 < min3 then min3 = 10 end
+                        local x2 = pace * min3
+                        local max2 = v_again
+                        if space > max2 then max2 = space end
+                        local x3 = (x2 - x2 % 20) / 20
+                        if x3 > max2 then max2 = x3 end
+                        local y = 1 > max2 and 1 or max2
+                        local min4 = (turns - turns % y) / y
+                        local x4 = s_Next - (s_Head - s_Head % 16) / 16
+                        if x4 < min4 then min4 = x4 end
+                        local tickets = min4
                         local done
                         for i2 = 0, l_Windows_n - 1 do
                           local w2 = l_Windows[i2]
@@ -8840,59 +9233,63 @@ end
                           local weight2 = 0
                           do
                             local fraction = 4033
-                            local max2 = 64
-                            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x3 > max2 then max2 = x3 end
-                            local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                            weight2 = (x4 - x4 % 4096) / 4096
+                            local max3 = 64
+                            local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x5 > max3 then max3 = x5 end
+                            local x6 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                            weight2 = (x6 - x6 % 4096) / 4096
                           end
                           local each2 = weight2
                           local spanUS = 0
                           do
-                            local x3 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                            local x5 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
                             local y2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                            local each3 = (x3 - x3 % y2) / y2
+                            local each3 = (x5 - x5 % y2) / y2
                             local y3 = each3 + 1
-                            local min4 = each2
-                            local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x4 < min4 then min4 = x4 end
-                            spanUS = min4 * each3
+                            local min5 = each2
+                            local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x6 < min5 then min5 = x6 end
+                            spanUS = min5 * each3
                           end
                           local y2 = 1 > spanUS and 1 or spanUS
                           local short = tickets - (turns - turns % y2) / y2
-                          local is5 = cost2 == 0
-                          if not is5 then
-                            local t4 = s_Slot - w2.Offset
-                            local by4 = w2.Interval
-                            local t5 = s_Now - w2.Offset
-                            local by5 = w2.Interval
-                            local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                            if is4 then
-                              local weight3 = 0
-                              do
-                                local fraction = 4033
-                                local max2 = 64
-                                local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                if x3 > max2 then max2 = x3 end
-                                local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                                weight3 = (x4 - x4 % 4096) / 4096
+                          local beside = false
+                          do
+                            local is5 = cost2 == 0
+                            if not is5 then
+                              local t4 = s_Slot - line2.Window_Offset
+                              local by4 = line2.Window_Interval
+                              local t5 = s_Now - line2.Window_Offset
+                              local by5 = line2.Window_Interval
+                              local is4 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                              if is4 then
+                                local weight3 = 0
+                                do
+                                  local fraction = 4033
+                                  local max3 = 64
+                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x5 > max3 then max3 = x5 end
+                                  local x6 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                  weight3 = (x6 - x6 % 4096) / 4096
+                                end
+                                is4 = line2.Promised >= weight3
                               end
-                              is4 = line2.Promised >= weight3
+                              is5 = is4
+                            end
+                            beside = is5
+                          end
+                          local is5 = not beside
+                          if is5 then
+                            local is4 = not (line2.Spare > 4 * (line2.Taken + cost2 - 1))
+                            if not is4 then
+                              local min5 = short
+                              local x5 = (1125899906842624 - 1125899906842624 % each2) / each2
+                              if x5 < min5 then min5 = x5 end
+                              is4 = line2.Left - cost2 < min5 * each2
                             end
                             is5 = is4
                           end
-                          local is7 = not is5
-                          if is7 then
-                            local is6 = not (line2.Spare > 4 * (line2.Taken + cost2 - 1))
-                            if not is6 then
-                              local min4 = short
-                              local x3 = (1125899906842624 - 1125899906842624 % each2) / each2
-                              if x3 < min4 then min4 = x3 end
-                              is6 = line2.Left - cost2 < min4 * each2
-                            end
-                            is7 = is6
-                          end
-                          if is7 then
+                          if is5 then
                             spare = false
                             done = true
                             break
@@ -8920,6 +9317,8 @@ end
                 if is4 then
                   local early = false
                   do
+                    local later2 = false
+                    local beside = true
                     local pace = 0
                     do
                       local max2 = (l_Guess - l_Guess % 8) / 8
@@ -8932,8 +9331,7 @@ end
                       if x3 > max3 then max3 = x3 end
                       pace = max3
                     end
-                    local later2 = false
-                    local beside = true
+                    local pace2 = pace
                     for i2 = 0, l_Windows_n - 1 do
                       local w2 = l_Windows[i2]
                       local i3 = w2.Unit
@@ -8957,38 +9355,42 @@ end
                             if x3 < min2 then min2 = x3 end
                             spanUS = min2 * each2
                           end
-                          is4 = pace < spanUS
+                          is4 = pace2 < spanUS
                         end
                         is5 = is4
                       end
                       later2 = is5
-                      local is8 = beside
-                      if is8 then
-                        local line2 = s_Lines[i2]
-                        local is7 = cost2 == 0
-                        if not is7 then
-                          local t6 = s_Slot - w2.Offset
-                          local by6 = w2.Interval
-                          local t7 = s_Now - w2.Offset
-                          local by7 = w2.Interval
-                          local is6 = (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7
-                          if is6 then
-                            local weight2 = 0
-                            do
-                              local fraction = 4033
-                              local max2 = 64
-                              local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x2 > max2 then max2 = x2 end
-                              local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                              weight2 = (x3 - x3 % 4096) / 4096
+                      local is6 = beside
+                      if is6 then
+                        local beside2 = false
+                        do
+                          local line2 = s_Lines[i2]
+                          local is7 = cost2 == 0
+                          if not is7 then
+                            local t6 = s_Slot - line2.Window_Offset
+                            local by6 = line2.Window_Interval
+                            local t7 = s_Now - line2.Window_Offset
+                            local by7 = line2.Window_Interval
+                            local is6 = (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7
+                            if is6 then
+                              local weight2 = 0
+                              do
+                                local fraction = 4033
+                                local max2 = 64
+                                local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x2 > max2 then max2 = x2 end
+                                local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                                weight2 = (x3 - x3 % 4096) / 4096
+                              end
+                              is6 = line2.Promised >= weight2
                             end
-                            is6 = line2.Promised >= weight2
+                            is7 = is6
                           end
-                          is7 = is6
+                          beside2 = is7
                         end
-                        is8 = is7
+                        is6 = beside2
                       end
-                      beside = is8
+                      beside = is6
                     end
                     early = later2 and not beside and not op_Urgent and op_Ticket_Slot > s_Now + 4000
                   end
@@ -9029,17 +9431,41 @@ end
                 if s_Plain + out2 + yields >= l_Tokens or not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent and s_AgainUS > now2 * 1000 then
                   v_bound = 2
                   if out2 >= l_Tokens then
-                    local x2 = s_Held + l_Guess
-                    local y = s_Ended + 1
-                    local x3 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x2 - x2 % y) / y
-                    local min2 = (x3 - x3 % 4) / 4
-                    local x4 = (l_Lease - l_Lease % 8) / 8
-                    if x4 < min2 then min2 = x4 end
-                    v_overdue = 0 > min2 and 0 or min2
+                    local overdue = 0
+                    do
+                      local age = s_Now - (s_LastID - s_LastID % 1024) / 1024
+                      local x2 = s_Held + l_Guess
+                      local y = s_Ended + 1
+                      local x3 = age - (x2 - x2 % y) / y
+                      local pace = 0
+                      do
+                        local max2 = (l_Guess - l_Guess % 8) / 8
+                        if 200 > max2 then max2 = 200 end
+                        local guess = l_Guess < max2 and l_Guess or max2
+                        local x4 = (s_Held + guess) * 1000
+                        local y2 = (s_Ended + 1) * l_Tokens
+                        local max3 = 1
+                        local x5 = (x4 - x4 % y2) / y2
+                        if x5 > max3 then max3 = x5 end
+                        pace = max3
+                      end
+                      local min2 = l_Tokens > 5 and l_Tokens or 5
+                      if 10 < min2 then min2 = 10 end
+                      local x4 = pace * min2
+                      local x5 = (x4 - x4 % 20) / 20
+                      local max2 = (x3 - x3 % 4) / 4
+                      local x6 = (age - age % 8) / 8 - (x5 - x5 % 500) / 500
+                      if x6 > max2 then max2 = x6 end
+                      local min3 = max2
+                      local x7 = (l_Lease - l_Lease % 8) / 8
+                      if x7 < min3 then min3 = x7 end
+                      overdue = 0 > min3 and 0 or min3
+                    end
+                    v_overdue = overdue
                     if s_Ended == 0 then
                       local max2 = 0
-                      local x5 = now2 - (s_LastID - s_LastID % 1024) / 1024
-                      if x5 > max2 then max2 = x5 end
+                      local x2 = now2 - (s_LastID - s_LastID % 1024) / 1024
+                      if x2 > max2 then max2 = x2 end
                       v_round = max2 < 68719476736 and max2 or 68719476736
                     end
                   end
@@ -9047,13 +9473,37 @@ end
                 end
               end
               if v_refund > 0 then
-                local x2 = s_Held + l_Guess
-                local y = s_Ended + 1
-                local x3 = s_Now - (s_LastID - s_LastID % 1024) / 1024 - (x2 - x2 % y) / y
-                local min2 = (x3 - x3 % 4) / 4
-                local x4 = (l_Lease - l_Lease % 8) / 8
-                if x4 < min2 then min2 = x4 end
-                v_overdue = 0 > min2 and 0 or min2
+                local overdue = 0
+                do
+                  local age = s_Now - (s_LastID - s_LastID % 1024) / 1024
+                  local x2 = s_Held + l_Guess
+                  local y = s_Ended + 1
+                  local x3 = age - (x2 - x2 % y) / y
+                  local pace = 0
+                  do
+                    local max2 = (l_Guess - l_Guess % 8) / 8
+                    if 200 > max2 then max2 = 200 end
+                    local guess = l_Guess < max2 and l_Guess or max2
+                    local x4 = (s_Held + guess) * 1000
+                    local y2 = (s_Ended + 1) * l_Tokens
+                    local max3 = 1
+                    local x5 = (x4 - x4 % y2) / y2
+                    if x5 > max3 then max3 = x5 end
+                    pace = max3
+                  end
+                  local min2 = l_Tokens > 5 and l_Tokens or 5
+                  if 10 < min2 then min2 = 10 end
+                  local x4 = pace * min2
+                  local x5 = (x4 - x4 % 20) / 20
+                  local max2 = (x3 - x3 % 4) / 4
+                  local x6 = (age - age % 8) / 8 - (x5 - x5 % 500) / 500
+                  if x6 > max2 then max2 = x6 end
+                  local min3 = max2
+                  local x7 = (l_Lease - l_Lease % 8) / 8
+                  if x7 < min3 then min3 = x7 end
+                  overdue = 0 > min3 and 0 or min3
+                end
+                v_overdue = overdue
               end
               v_turn = not v_fresh and op_Ticket_Slot <= now2 or v_fresh and v_refund > 0
               if s_Closed > now2 then
@@ -9061,7 +9511,7 @@ end
               end
             end
             local fits = v_bound == 0
-            v_soon = fits
+            v_soon = fits or v_bound == 2
             for i2 = 0, shared_n - 1 do
               local x2 = shared[i2]
               local flow2 = 0
@@ -9083,10 +9533,10 @@ end
                 end
               end
               x2.flow = flow2
-              local f = s_Flows[x2.flow]
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
               end
+              local f = s_Flows[x2.flow]
               Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
             end
             for i2 = 0, shared_n - 1 do
@@ -9124,50 +9574,53 @@ end
                 able = able2
               end
               x2.able = able * 1024
-              for k2 = 0, shared_n - 1 do
-                local y = shared[k2]
-                local g = s_Flows[y.flow]
-                local is2 = k2 ~= i2 and y.Limits_Grain <= x2.Limits_Grain
-                if is2 then
-                  local x3 = g.Units + g.Later
-                  local y2 = 1 > y.part and 1 or y.part
-                  local x4 = f.Units + f.Later
-                  local y3 = 1 > x2.part and 1 or x2.part
-                  is2 = (x3 - x3 % y2) / y2 >= (x4 - x4 % y3) / y3
-                end
-                if is2 then
-                  local allows = 0
-                  do
-                    local span = x2.Limits_Grain
-                    local short = false
+              do
+                local f2 = s_Flows[x2.flow]
+                for i3 = 0, shared_n - 1 do
+                  local y = shared[i3]
+                  local g = s_Flows[y.flow]
+                  local is2 = y.Key ~= x2.Key and y.Limits_Grain <= x2.Limits_Grain
+                  if is2 then
+                    local x3 = g.Units + g.Later
+                    local y2 = 1 > y.part and 1 or y.part
+                    local x4 = f2.Units + f2.Later
+                    local y3 = 1 > x2.part and 1 or x2.part
+                    is2 = (x3 - x3 % y2) / y2 >= (x4 - x4 % y3) / y3
+                  end
+                  if is2 then
+                    local allows = 0
                     do
-                      local c2 = y.State_Calendars[0]
-                      local n2 = c2.Head + 1
-                      short = c2.Units.At(n2 - c2.Head) >= y.rate
-                    end
-                    if not short then
-                      allows = 9007199254740991
-                    else
-                      local x5 = y.rate * 1024
-                      local y4 = 1 > y.units and 1 or y.units
-                      local waits = 0
+                      local span = x2.Limits_Grain
+                      local full = false
                       do
                         local c2 = y.State_Calendars[0]
-                        local max2 = c2.Weight + c2.Before
-                        if y.weight > max2 then max2 = y.weight end
-                        waits = max2
+                        local n2 = c2.Head + 1
+                        full = c2.Units.At(n2 - c2.Head) >= y.rate
                       end
-                      local x6 = y.weight * 1024
-                      local x7 = (x5 - x5 % y4) / y4 * ((x6 - x6 % waits) / waits)
-                      local min2 = (x7 - x7 % 1024) / 1024
-                      if 1073741824 < min2 then min2 = 1073741824 end
-                      local y5 = y.Limits_Grain
-                      local min3 = (span - span % y5) / y5
-                      if 4194304 < min3 then min3 = 4194304 end
-                      allows = min2 * min3
+                      if not full then
+                        allows = 9007199254740991
+                      else
+                        local x5 = y.rate * 1024
+                        local y4 = 1 > y.units and 1 or y.units
+                        local waits = 0
+                        do
+                          local c2 = y.State_Calendars[0]
+                          local max2 = c2.Weight + c2.Before
+                          if y.weight > max2 then max2 = y.weight end
+                          waits = max2
+                        end
+                        local x6 = y.weight * 1024
+                        local x7 = (x5 - x5 % y4) / y4 * ((x6 - x6 % waits) / waits)
+                        local min2 = (x7 - x7 % 1024) / 1024
+                        if 1073741824 < min2 then min2 = 1073741824 end
+                        local y5 = y.Limits_Grain
+                        local min3 = (span - span % y5) / y5
+                        if 4194304 < min3 then min3 = 4194304 end
+                        allows = min2 * min3
+                      end
                     end
+                    if allows < x2.able then x2.able = allows end
                   end
-                  if allows < x2.able then x2.able = allows end
                 end
               end
               Shared_weigh(x2, f)
@@ -9180,43 +9633,46 @@ end
                 if v_spare or op_Ticket_Again == 2 then
                   do
                     for i2 = 0, l_Windows_n - 1 do
-                      local w = l_Windows[i2]
                       local line2 = s_Lines[i2]
                       do
-                        local i3 = w.Unit
+                        local i3 = line2.Window_Unit
                         local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                        local is3 = cost2 == 0
-                        if not is3 then
-                          local t2 = s_Slot - w.Offset
-                          local by2 = w.Interval
-                          local t3 = s_Now - w.Offset
-                          local by3 = w.Interval
-                          local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                          if is2 then
-                            local weight2 = 0
-                            do
-                              local fraction = 4033
-                              local max2 = 64
-                              local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x2 > max2 then max2 = x2 end
-                              local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                              weight2 = (x3 - x3 % 4096) / 4096
+                        local beside = false
+                        do
+                          local is3 = cost2 == 0
+                          if not is3 then
+                            local t2 = s_Slot - line2.Window_Offset
+                            local by2 = line2.Window_Interval
+                            local t3 = s_Now - line2.Window_Offset
+                            local by3 = line2.Window_Interval
+                            local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                            if is2 then
+                              local weight2 = 0
+                              do
+                                local fraction = 4033
+                                local max2 = 64
+                                local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x2 > max2 then max2 = x2 end
+                                local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                                weight2 = (x3 - x3 % 4096) / 4096
+                              end
+                              is2 = line2.Promised >= weight2
                             end
-                            is2 = line2.Promised >= weight2
+                            is3 = is2
                           end
-                          is3 = is2
+                          beside = is3
                         end
-                        if is3 then
-                          local weight3 = 0
+                        if beside then
+                          local weight2 = 0
                           do
                             local fraction = 4033
                             local max2 = 64
                             local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                             if x2 > max2 then max2 = x2 end
                             local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                            weight3 = (x3 - x3 % 4096) / 4096
+                            weight2 = (x3 - x3 % 4096) / 4096
                           end
-                          line2.Promised = line2.Promised - weight3
+                          line2.Promised = line2.Promised - weight2
                         else
                           line2.Taken = line2.Taken + cost2
                         end
@@ -9258,63 +9714,57 @@ end
                       if is3 then
                         local gain = 0
                         do
-                          if s_Slot <= op_Ticket_Slot then
+                          local t2 = s_Slot - w.Offset
+                          local by2 = w.Interval
+                          local since = 0
+                          do
+                            if w.Size > w.Rate then
+                              local max2 = op_Ticket_Slot
+                              local x2 = s_Closed - 1
+                              if x2 > max2 then max2 = x2 end
+                              since = max2
+                            else
+                              since = op_Ticket_Slot
+                            end
+                          end
+                          local t3 = since - w.Offset
+                          local by3 = w.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n2 <= 0 then
                             gain = 0
                           else
-                            local t2 = s_Slot - w.Offset
-                            local by2 = w.Interval
-                            local since = 0
+                            local filled = 0
                             do
-                              if w.Size > w.Rate then
-                                local max2 = op_Ticket_Slot
-                                local x2 = s_Closed - 1
-                                if x2 > max2 then max2 = x2 end
-                                since = max2
+                              local rate = w.Rate
+                              local size = w.Size
+                              local x2 = size - 0
+                              if n2 > (x2 - x2 % rate) / rate then
+                                filled = size
                               else
-                                since = op_Ticket_Slot
+                                filled = 0 + n2 * rate
                               end
                             end
-                            local t3 = since - w.Offset
-                            local by3 = w.Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n2 <= 0 then
-                              gain = 0
-                            else
-                              local filled = 0
-                              do
-                                local rate = w.Rate
-                                local size = w.Size
-                                local x2 = size - 0
-                                if n2 > (x2 - x2 % rate) / rate then
-                                  filled = size
-                                else
-                                  filled = 0 + n2 * rate
-                                end
-                              end
-                              gain = filled
-                            end
+                            gain = filled
                           end
                         end
                         is3 = gain == 0
                       end
                       if is3 then
+                        local weight2 = 0
                         do
-                          local weight2 = 0
-                          do
-                            local i4 = w.Unit
-                            local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                            local fraction = 4033
-                            local max2 = 64
-                            local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x2 > max2 then max2 = x2 end
-                            local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
-                            weight2 = (x3 - x3 % 4096) / 4096
-                          end
-                          local min2 = w.Size
-                          local x2 = line2.Promised + weight2
-                          if x2 < min2 then min2 = x2 end
-                          line2.Promised = min2
+                          local i4 = w.Unit
+                          local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                          local fraction = 4033
+                          local max2 = 64
+                          local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x2 > max2 then max2 = x2 end
+                          local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                          weight2 = (x3 - x3 % 4096) / 4096
                         end
+                        local min2 = w.Size
+                        local x2 = line2.Promised + weight2
+                        if x2 < min2 then min2 = x2 end
+                        line2.Promised = min2
                       end
                       local weight2 = 0
                       do
@@ -9331,41 +9781,37 @@ end
                       local gain2 = 0
                       do
                         local left = line2.Promised
-                        if slot <= s_Slot then
+                        local t2 = slot - w.Offset
+                        local by2 = w.Interval
+                        local since = 0
+                        do
+                          if w.Size > w.Rate then
+                            local max2 = s_Slot
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
+                          else
+                            since = s_Slot
+                          end
+                        end
+                        local t3 = since - w.Offset
+                        local by3 = w.Interval
+                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                        if n2 <= 0 then
                           gain2 = left
                         else
-                          local t2 = slot - w.Offset
-                          local by2 = w.Interval
-                          local since = 0
+                          local filled = 0
                           do
-                            if w.Size > w.Rate then
-                              local max2 = s_Slot
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
+                            local rate = w.Rate
+                            local size = w.Size
+                            local x2 = size - left
+                            if n2 > (x2 - x2 % rate) / rate then
+                              filled = size
                             else
-                              since = s_Slot
+                              filled = left + n2 * rate
                             end
                           end
-                          local t3 = since - w.Offset
-                          local by3 = w.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain2 = left
-                          else
-                            local filled = 0
-                            do
-                              local rate = w.Rate
-                              local size = w.Size
-                              local x2 = size - left
-                              if n2 > (x2 - x2 % rate) / rate then
-                                filled = size
-                              else
-                                filled = left + n2 * rate
-                              end
-                            end
-                            gain2 = filled
-                          end
+                          gain2 = filled
                         end
                       end
                       line2.Promised = gain2 - cost2
@@ -9378,9 +9824,40 @@ end
                 end
                 if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                   local max2 = 0
-                  local x2 = s_Next * 16 - s_Head + 15
+                  local x2 = s_Next * 16 - s_Head
                   if x2 > max2 then max2 = x2 end
-                  s_Head = s_Head + (max2 - max2 % 16) / 16
+                  local waiting = max2
+                  local is3 = waiting > 0
+                  if is3 then
+                    local is2 = s_LastID > 1 and s_AgainUS <= s_Now * 1000
+                    if is2 then
+                      local max3 = (s_LastID - s_LastID % 1024) / 1024
+                      if s_Closed > max3 then max3 = s_Closed end
+                      local pace = 0
+                      do
+                        local max4 = (l_Guess - l_Guess % 8) / 8
+                        if 200 > max4 then max4 = 200 end
+                        local guess = l_Guess < max4 and l_Guess or max4
+                        local x3 = (s_Held + guess) * 1000
+                        local y = (s_Ended + 1) * l_Tokens
+                        local max5 = 1
+                        local x4 = (x3 - x3 % y) / y
+                        if x4 > max5 then max5 = x4 end
+                        pace = max5
+                      end
+                      local x3 = pace * 16
+                      local max4 = 10000
+                      local x4 = (x3 - x3 % 1000) / 1000
+                      if x4 > max4 then max4 = x4 end
+                      is2 = s_Now - max3 >= max4
+                    end
+                    is3 = not is2
+                  end
+                  if is3 then
+                    local x5 = waiting + 15
+                    waiting = (x5 - x5 % 16) / 16
+                  end
+                  s_Head = s_Head + waiting
                 elseif v_number > 0 then
                   local max2 = 128
                   local x2 = 512 + v_number * 16 - s_Head
@@ -9393,12 +9870,45 @@ end
                 do
                   local f = s_Flows[x2.flow]
                   local c2 = x2.State_Calendars[0]
-                  if x2.spare then
+                  if x2.spare or op_Ticket_Again == 2 then
                     for i3 = 0, x2.Limits_Windows_n - 1 do
                       local line2 = x2.State_Lines[i3]
                       local i4 = line2.Window_Unit
                       line2.Taken = line2.Taken + (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
                     end
+                  end
+                  local is3 = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and x2.short
+                  if is3 then
+                    local is2 = x2.State_LastID > 1 and x2.State_AgainUS <= x2.State_Now * 1000
+                    if is2 then
+                      local x3 = x2.State_LastID
+                      local max2 = (x3 - x3 % 1024) / 1024
+                      if x2.State_Closed > max2 then max2 = x2.State_Closed end
+                      local pace = 0
+                      do
+                        local x4 = x2.Limits_Guess
+                        local max3 = (x4 - x4 % 8) / 8
+                        if 200 > max3 then max3 = 200 end
+                        local guess = x2.Limits_Guess < max3 and x2.Limits_Guess or max3
+                        local x5 = (x2.State_Held + guess) * 1000
+                        local y = (x2.State_Ended + 1) * x2.Limits_Tokens
+                        local max4 = 1
+                        local x6 = (x5 - x5 % y) / y
+                        if x6 > max4 then max4 = x6 end
+                        pace = max4
+                      end
+                      local x4 = pace * 16
+                      local max3 = 10000
+                      local x5 = (x4 - x4 % 1000) / 1000
+                      if x5 > max3 then max3 = x5 end
+                      is2 = x2.State_Now - max2 >= max3
+                    end
+                    is3 = is2
+                  end
+                  if is3 then
+                    c2.Units.Clear()
+                    c2.Booked, c2.Front, c2.Last = 0, c2.Head + 1, 0
+                    x2.State_Slot = x2.State_Now
                   end
                   do
                     for i3 = 0, x2.State_Lines_n - 1 do
@@ -9424,41 +9934,37 @@ end
                     local waits = 0
                     do
                       local c3 = x2.State_Calendars[0]
-                      local max2 = c3.Weight + c3.Before
-                      if x2.weight > max2 then max2 = x2.weight end
-                      waits = max2
+                      local max4 = c3.Weight + c3.Before
+                      if x2.weight > max4 then max4 = x2.weight end
+                      waits = max4
                     end
-                    local share = 0
-                    do
-                      local units2 = x2.units * waits
-                      local y = x2.weight
-                      local whole = (units2 - units2 % y) / y
-                      local x3 = (units2 - whole * x2.weight) * 524288
-                      local y2 = x2.weight
-                      local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
-                      local y3 = x2.rate
-                      share = (x4 - x4 % y3) / y3
-                    end
-                    local step2 = share
-                    local part = x2.part
-                    local x3 = part + x2.Limits_Scale - 1
-                    local y = x2.Limits_Scale
-                    local min2 = (x3 - x3 % y) / y
-                    if 17179869184 < min2 then min2 = 17179869184 end
-                    local y2 = 1 > x2.part and 1 or x2.part
-                    local min3 = (part - part % y2) / y2
-                    if 16777215 < min3 then min3 = 16777215 end
-                    local max2 = min2 < 16777215 and min2 or 16777215
-                    local x4 = min3 * x2.units
-                    if x4 > max2 then max2 = x4 end
-                    local x5 = (max2 < 4294967296 and max2 or 4294967296) * 1024
+                    local units2 = x2.units * waits
+                    local y = x2.weight
+                    local whole = (units2 - units2 % y) / y
+                    local x6 = (units2 - whole * x2.weight) * 524288
+                    local y2 = x2.weight
+                    local x7 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x6 - x6 % y2) / y2
                     local y3 = x2.rate
-                    if (x5 - x5 % y3) / y3 > 1 then
+                    local step2 = (x7 - x7 % y3) / y3
+                    local part = x2.part
+                    local x8 = part + x2.Limits_Scale - 1
+                    local y4 = x2.Limits_Scale
+                    local min2 = (x8 - x8 % y4) / y4
+                    if 17179869184 < min2 then min2 = 17179869184 end
+                    local y5 = 1 > x2.part and 1 or x2.part
+                    local min3 = (part - part % y5) / y5
+                    if 16777215 < min3 then min3 = 16777215 end
+                    local max4 = min2 < 16777215 and min2 or 16777215
+                    local x9 = min3 * x2.units
+                    if x9 > max4 then max4 = x9 end
+                    local x10 = (max4 < 4294967296 and max4 or 4294967296) * 1024
+                    local y6 = x2.rate
+                    if (x10 - x10 % y6) / y6 > 1 then
                       local until2 = 0
                       until2 = Shared_until(x2, x2.part)
-                      local x6 = until2 * 3
-                      local x7 = (x6 - x6 % 2) / 2
-                      if x7 < step2 then step2 = x7 end
+                      local x11 = until2 * 3
+                      local x12 = (x11 - x11 % 2) / 2
+                      if x12 < step2 then step2 = x12 end
                     end
                     step = step2
                   end
@@ -9499,7 +10005,7 @@ end
                     pace = max4
                   end
                   local pace2 = pace
-                  local denials = 0
+                  local space = 0
                   do
                     local pace3 = 0
                     do
@@ -9514,52 +10020,60 @@ end
                       pace3 = max4
                     end
                     local pace4 = pace3
-                    local space = 0
-                    do
-                      local done
-                      for i2 = 0, l_Windows_n - 1 do
-                        local w = l_Windows[i2]
-                        local line2 = s_Lines[i2]
-                        local max3 = w.Rate < w.Size and w.Rate or w.Size
-                        if line2.Promised > max3 then max3 = line2.Promised end
-                        if line2.Left > max3 then max3 = line2.Left end
-                        local weight2 = 0
-                        do
-                          local x3 = line2.Estimated
-                          local y = 1 > s_Ended and 1 or s_Ended
-                          local cost2 = (x3 - x3 % y) / y
-                          local fraction = 4033
-                          local max4 = 64
-                          local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                          if x4 > max4 then max4 = x4 end
-                          local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
-                          weight2 = (x5 - x5 % 4096) / 4096
-                        end
-                        local y = 1 > weight2 and 1 or weight2
-                        local max4 = 1
-                        local x3 = (max3 - max3 % y) / y
-                        if x3 > max4 then max4 = x3 end
-                        local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                        if pace4 <= (x4 - x4 % max4) / max4 then
-                          space = 2 * pace4
-                          done = true
-                          break
-                        end
+                    local done
+                    for i2 = 0, l_Windows_n - 1 do
+                      local w = l_Windows[i2]
+                      local line2 = s_Lines[i2]
+                      local max3 = w.Rate < w.Size and w.Rate or w.Size
+                      if line2.Promised > max3 then max3 = line2.Promised end
+                      if line2.Left > max3 then max3 = line2.Left end
+                      local weight2 = 0
+                      do
+                        local x3 = line2.Estimated
+                        local y = 1 > s_Ended and 1 or s_Ended
+                        local cost2 = (x3 - x3 % y) / y
+                        local fraction = 4033
+                        local max4 = 64
+                        local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x4 > max4 then max4 = x4 end
+                        local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
+                        weight2 = (x5 - x5 % 4096) / 4096
                       end
-                      if not done then
-                        space = 0
+                      local y = 1 > weight2 and 1 or weight2
+                      local max4 = 1
+                      local x3 = (max3 - max3 % y) / y
+                      if x3 > max4 then max4 = x3 end
+                      local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                      if pace4 <= (x4 - x4 % max4) / max4 then
+                        space = 2 * pace4
+                        done = true
+                        break
                       end
                     end
-                    local min2 = l_Tokens > 5 and l_Tokens or 5
-                    if 10 < min2 then min2 = 10 end
-                    local x3 = pace4 * min2
-                    local max3 = v_again
-                    if space > max3 then max3 = space end
-                    local x4 = (x3 - x3 % 20) / 20
-                    if x4 > max3 then max3 = x4 end
-                    denials = max3
+                    if not done then
+                      space = 0
+                    end
                   end
-                  v_again = denials
+                  local pace3 = 0
+                  do
+                    local max3 = (l_Guess - l_Guess % 8) / 8
+                    if 200 > max3 then max3 = 200 end
+                    local guess = l_Guess < max3 and l_Guess or max3
+                    local x3 = (s_Held + guess) * 1000
+                    local y = (s_Ended + 1) * l_Tokens
+                    local max4 = 1
+                    local x4 = (x3 - x3 % y) / y
+                    if x4 > max4 then max4 = x4 end
+                    pace3 = max4
+                  end
+                  local min2 = l_Tokens > 5 and l_Tokens or 5
+                  if 10 < min2 then min2 = 10 end
+                  local x3 = pace3 * min2
+                  local max3 = v_again
+                  if space > max3 then max3 = space end
+                  local x4 = (x3 - x3 % 20) / 20
+                  if x4 > max3 then max3 = x4 end
+                  v_again = max3
                   if v_bound == 2 and op_Urgent then
                     v_turn = false
                     local u_booked, u_tickets, u_until = 0, 0, 0
@@ -9567,101 +10081,101 @@ end
                       for i2 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i2]
                         if f.Key == 0 - 0 then
-                          local min2 = f.Urgent
-                          local x3 = f.Units + f.Later
-                          if x3 < min2 then min2 = x3 end
-                          u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
+                          local min3 = f.Urgent
+                          local x5 = f.Units + f.Later
+                          if x5 < min3 then min3 = x5 end
+                          u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
                         end
                       end
                     end
                     local each2 = (v_again - v_again % 1000) / 1000 + 1
                     local y = 1 > v_again and 1 or v_again
-                    local min2 = 1 + u_tickets
-                    local x3 = (1125899906842624 - 1125899906842624 % y) / y
-                    if x3 < min2 then min2 = x3 end
-                    local x4 = min2 * v_again
-                    local all2 = (x4 - x4 % 1000) / 1000
-                    local max3 = s_Now + v_overdue
-                    if u_until > max3 then max3 = u_until end
-                    local min3 = s_Now + v_overdue + all2
-                    local x5 = max3 + each2
+                    local min3 = 1 + u_tickets
+                    local x5 = (1125899906842624 - 1125899906842624 % y) / y
                     if x5 < min3 then min3 = x5 end
-                    when2 = slot > min3 and slot or min3
+                    local x6 = min3 * v_again
+                    local all2 = (x6 - x6 % 1000) / 1000
+                    local max4 = s_Now + v_overdue
+                    if u_until > max4 then max4 = u_until end
+                    local min4 = s_Now + v_overdue + all2
+                    local x7 = max4 + each2
+                    if x7 < min4 then min4 = x7 end
+                    when2 = slot > min4 and slot or min4
                   else
                     if v_bound == 2 and (op_Ticket_Slot > 0 and op_Kind ~= 0 or v_fresh) then
                       local number2 = v_number
                       if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                         number2 = s_Next + 1
                       end
-                      local max3 = 1
-                      local x3 = number2 - (s_Head - s_Head % 16) / 16
-                      if x3 > max3 then max3 = x3 end
-                      local n2 = max3
+                      local max4 = 1
+                      local x5 = number2 - (s_Head - s_Head % 16) / 16
+                      if x5 > max4 then max4 = x5 end
+                      local n2 = max4
                       local root = 0
                       do
-                        local x4 = n2
-                        local x5 = n2 + 1
-                        local y = (x5 - x5 % 2) / 2
-                        while y < x4 do
-                          x4 = y
-                          local x6 = x4 + (n2 - n2 % x4) / x4
-                          y = (x6 - x6 % 2) / 2
+                        local x6 = n2
+                        local x7 = n2 + 1
+                        local y = (x7 - x7 % 2) / 2
+                        while y < x6 do
+                          x6 = y
+                          local x8 = x6 + (n2 - n2 % x6) / x6
+                          y = (x8 - x8 % 2) / 2
                         end
-                        root = x4
+                        root = x6
                       end
-                      local max4 = 0
-                      local x4 = n2 - 2 * root
-                      if x4 > max4 then max4 = x4 end
-                      local min2 = max4
-                      local x5 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-                      if x5 < min2 then min2 = x5 end
-                      local x6 = min2 * pace2
-                      local x7 = s_Now + (x6 - x6 % 1000) / 1000
-                      if x7 > slot then slot = x7 end
                       local max5 = 0
-                      local x8 = n2 - l_Tokens
-                      if x8 > max5 then max5 = x8 end
-                      local x9 = max5 * 1024
-                      local min3 = (x9 - x9 % l_Tokens) / l_Tokens
-                      if 2048 < min3 then min3 = 2048 end
-                      local x10 = min3 * v_round
-                      local x11 = s_Now + (x10 - x10 % 1024) / 1024
-                      if x11 > slot then slot = x11 end
+                      local x6 = n2 - 2 * root
+                      if x6 > max5 then max5 = x6 end
+                      local min3 = max5
+                      local x7 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                      if x7 < min3 then min3 = x7 end
+                      local x8 = min3 * pace2
+                      local x9 = s_Now + (x8 - x8 % 1000) / 1000
+                      if x9 > slot then slot = x9 end
+                      local max6 = 0
+                      local x10 = n2 - l_Tokens
+                      if x10 > max6 then max6 = x10 end
+                      local x11 = max6 * 1024
+                      local min4 = (x11 - x11 % l_Tokens) / l_Tokens
+                      if 2048 < min4 then min4 = 2048 end
+                      local x12 = min4 * v_round
+                      local x13 = s_Now + (x12 - x12 % 1024) / 1024
+                      if x13 > slot then slot = x13 end
                       if op_Kind == 0 and s_LastID > 0 then
-                        local x12 = s_Held + l_Guess
+                        local x14 = s_Held + l_Guess
                         local y = s_Ended + 1
-                        local max6 = 0
-                        local x13 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
-                        if x13 > max6 then max6 = x13 end
-                        local max7 = (x12 - x12 % y) / y
-                        local x14 = (max6 - max6 % 4) / 4
-                        if x14 > max7 then max7 = x14 end
-                        local x15 = s_Now + max7
-                        if x15 > slot then slot = x15 end
+                        local max7 = 0
+                        local x15 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
+                        if x15 > max7 then max7 = x15 end
+                        local max8 = (x14 - x14 % y) / y
+                        local x16 = (max7 - max7 % 4) / 4
+                        if x16 > max8 then max8 = x16 end
+                        local x17 = s_Now + max8
+                        if x17 > slot then slot = x17 end
                       end
                     end
                     if op_Ticket_Slot > s_Now then
                       if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
                     elseif v_turn then
-                      local max3 = s_Now + v_overdue
-                      if s_Closed > max3 then max3 = s_Closed end
-                      local max4 = s_AgainUS
-                      local x3 = max3 * 1000
-                      if x3 > max4 then max4 = x3 end
-                      local again2 = max4
+                      local max4 = s_Now + v_overdue
+                      if s_Closed > max4 then max4 = s_Closed end
+                      local max5 = s_AgainUS
+                      local x5 = max4 * 1000
+                      if x5 > max5 then max5 = x5 end
+                      local again2 = max5
                       if v_bound == 2 then
-                        local min2 = again2 + v_again
-                        if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                        again2 = min2
-                        local x4 = s_Held + l_Guess
+                        local min3 = again2 + v_again
+                        if 9007199254740991 < min3 then min3 = 9007199254740991 end
+                        again2 = min3
+                        local x6 = s_Held + l_Guess
                         local y = s_Ended + 1
-                        v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x4 - x4 % y) / y)
+                        v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x6 - x6 % y) / y)
                       end
                       local opens = 0
                       do
-                        local x4 = again2 - s_Closed * 1000
+                        local x6 = again2 - s_Closed * 1000
                         local y = 1 > v_again and 1 or v_again
-                        local number2 = (x4 - x4 % y) / y
+                        local number2 = (x6 - x6 % y) / y
                         local at2 = s_Closed
                         if s_Closed <= s_Now or number2 >= l_Tokens then
                           opens = (again2 - again2 % 1000) / 1000
@@ -9677,73 +10191,69 @@ end
                                 local gain = 0
                                 do
                                   local left = line2.Left
-                                  if s_Closed <= s_Now then
-                                    gain = left
-                                  else
-                                    local t2 = s_Closed - w.Offset
-                                    local by2 = w.Interval
-                                    local since = 0
-                                    do
-                                      if w.Size > w.Rate then
-                                        local max5 = s_Now
-                                        local x5 = s_Closed - 1
-                                        if x5 > max5 then max5 = x5 end
-                                        since = max5
-                                      else
-                                        since = s_Now
-                                      end
-                                    end
-                                    local t3 = since - w.Offset
-                                    local by3 = w.Interval
-                                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                    if n2 <= 0 then
-                                      gain = left
+                                  local t2 = s_Closed - w.Offset
+                                  local by2 = w.Interval
+                                  local since = 0
+                                  do
+                                    if w.Size > w.Rate then
+                                      local max6 = s_Now
+                                      local x7 = s_Closed - 1
+                                      if x7 > max6 then max6 = x7 end
+                                      since = max6
                                     else
-                                      local filled = 0
-                                      do
-                                        local rate = w.Rate
-                                        local size = w.Size
-                                        local x5 = size - left
-                                        if n2 > (x5 - x5 % rate) / rate then
-                                          filled = size
-                                        else
-                                          filled = left + n2 * rate
-                                        end
-                                      end
-                                      gain = filled
+                                      since = s_Now
                                     end
                                   end
+                                  local t3 = since - w.Offset
+                                  local by3 = w.Interval
+                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                                  if n2 <= 0 then
+                                    gain = left
+                                  else
+                                    local filled = 0
+                                    do
+                                      local rate = w.Rate
+                                      local size = w.Size
+                                      local x7 = size - left
+                                      if n2 > (x7 - x7 % rate) / rate then
+                                        filled = size
+                                      else
+                                        filled = left + n2 * rate
+                                      end
+                                    end
+                                    gain = filled
+                                  end
                                 end
-                                local x5 = 0 > gain and 0 or gain
-                                is2 = (x5 - x5 % cost2) / cost2 <= number2
+                                local x7 = 0 > gain and 0 or gain
+                                is2 = (x7 - x7 % cost2) / cost2 <= number2
                               end
                               if is2 then
                                 local spanUS = 0
                                 do
                                   local spanUS2 = 0
                                   do
-                                    local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                                    local y2 = w.Rate < w.Size and w.Rate or w.Size
-                                    local each2 = (x6 - x6 % y2) / y2
+                                    local x8 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                    local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                    local each2 = (x8 - x8 % y2) / y2
                                     local y3 = each2 + 1
-                                    local min2 = cost2
-                                    local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                    if x7 < min2 then min2 = x7 end
-                                    spanUS2 = min2 * each2
+                                    local min3 = cost2
+                                    local x9 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                    if x9 < min3 then min3 = x9 end
+                                    spanUS2 = min3 * each2
                                   end
                                   local span = spanUS2
-                                  local max5 = 64
-                                  local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x6 > max5 then max5 = x6 end
                                   local max6 = 64
-                                  local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x7 > max6 then max6 = x7 end
-                                  local x8 = span % 4096 * max6
-                                  spanUS = (span - span % 4096) / 4096 * max5 + (x8 - x8 % 4096) / 4096
+                                  local x8 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x8 > max6 then max6 = x8 end
+                                  local max7 = 64
+                                  local x9 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x9 > max7 then max7 = x9 end
+                                  local x10 = span % 4096 * max7
+                                  spanUS = (span - span % 4096) / 4096 * max6 + (x10 - x10 % 4096) / 4096
                                 end
-                                local x6 = number2 * spanUS
-                                local x7 = s_Closed + (x6 - x6 % 1000) / 1000
-                                if x7 > at2 then at2 = x7 end
+                                local x8 = number2 * spanUS
+                                local x9 = s_Closed + (x8 - x8 % 1000) / 1000
+                                if x9 > at2 then at2 = x9 end
                               end
                             end
                           end
@@ -9779,12 +10289,11 @@ end
                     local x5 = place3 % 524288
                     local x6 = (x5 - x5 % 512) / 512 * x2.rate
                     local booked = x2.rate + (x6 - x6 % 1024) / 1024
-                    local c3 = x2.State_Calendars[0]
                     local after2 = 0
                     for i3 = 0, x2.Limits_Windows_n - 1 do
                       do
                         local w = x2.Limits_Windows[i3]
-                        local is2 = w.Interval < c3.Grain
+                        local is2 = w.Interval < x2.Limits_Grain
                         if is2 then
                           local i4 = w.Unit
                           local x7 = x2.Limits_PerGrain
@@ -9795,15 +10304,15 @@ end
                           local expects = 0
                           do
                             local booked2 = booked % x2.rate
-                            local c4 = x2.State_Calendars[0]
+                            local c3 = x2.State_Calendars[0]
                             local line2 = x2.State_Lines[i3]
                             local y3 = x2.times
                             local booked3 = (booked2 - booked2 % y3) / y3
                             local ratio = 0
                             do
                               local i5 = line2.Window_Unit
-                              local rest2 = c4.Largest - (i5 == 0 and c4.Asked_0 or i5 == 1 and c4.Asked_1 or i5 == 2 and c4.Asked_2 or c4.Asked_3)
-                              local x8 = c4.Largest + 1023
+                              local rest2 = c3.Largest - (i5 == 0 and c3.Asked_0 or i5 == 1 and c3.Asked_1 or i5 == 2 and c3.Asked_2 or c3.Asked_3)
+                              local x8 = c3.Largest + 1023
                               local max3 = 1
                               local x9 = (x8 - x8 % 1024) / 1024
                               if x9 > max3 then max3 = x9 end
@@ -9827,12 +10336,12 @@ end
                             expects = (x11 - x11 % y4) / y4
                           end
                           local y3 = w.Rate
-                          local x8 = (expects - expects % y3) / y3 * w.Interval % c3.Grain
+                          local x8 = (expects - expects % y3) / y3 * w.Interval % x2.Limits_Grain
                           if x8 > after2 then after2 = x8 end
                         end
                       end
                     end
-                    if x2.rate < x2.grain and booked >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                    if x2.short and booked >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
                       local x7 = booked % x2.rate
                       local y2 = 1 > x2.units and 1 or x2.units
                       local pace = 0
@@ -9854,11 +10363,8 @@ end
                     end
                     in2 = min2 * x2.Limits_Grain + x2.Limits_Zero + after2
                   end
-                  local max2 = x2.State_Now
-                  if x2.State_Closed > max2 then max2 = x2.State_Closed end
-                  if in2 > max2 then max2 = in2 end
-                  local at2 = max2
-                  if x2.rate < x2.grain then
+                  local at2 = x2.State_Closed > in2 and x2.State_Closed or in2
+                  if x2.short then
                     local x3 = c2.Booked * 1024
                     local y = x2.rate
                     local min2 = (x3 - x3 % y) / y
@@ -9884,17 +10390,17 @@ end
                           local i3 = line2.Window_Unit
                           local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
                           local x3 = c3.Largest + 1023
-                          local max3 = 1
+                          local max2 = 1
                           local x4 = (x3 - x3 % 1024) / 1024
-                          if x4 > max3 then max3 = x4 end
-                          local each2 = max3
+                          if x4 > max2 then max2 = x4 end
+                          local each2 = max2
                           local x5 = rest2 % each2 * 1024
                           local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x5 - x5 % each2) / each2
                           local x6 = booked3 * (4096 - line2.Saved)
-                          local max4 = 1
+                          local max3 = 1
                           local x7 = (x6 - x6 % 4096) / 4096
-                          if x7 > max4 then max4 = x7 end
-                          ratio = max4
+                          if x7 > max3 then max3 = x7 end
+                          ratio = max3
                         end
                         local x3 = booked2 % 1024 * ratio
                         local x4 = (booked2 - booked2 % 1024) / 1024 * ratio + (x3 - x3 % 1024) / 1024
@@ -9919,10 +10425,10 @@ end
                         local since = 0
                         do
                           if w.Size > w.Rate then
-                            local max3 = at3
+                            local max2 = at3
                             local x3 = x2.State_Closed - 1
-                            if x3 > max3 then max3 = x3 end
-                            since = max3
+                            if x3 > max2 then max2 = x3 end
+                            since = max2
                           else
                             since = at3
                           end
@@ -9960,8 +10466,8 @@ end
                   rounds = rounds + 1
                   for i2 = 0, shared_n - 1 do
                     local x2 = shared[i2]
-                    local place2 = 0
                     local f = s_Flows[x2.flow]
+                    local place2 = 0
                     place2 = Shared_place(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot, a_Limit > 0 and a_Limit ~= i2 + 1)
                     local at2 = place2
                     local is3 = at2 > slot
@@ -9988,164 +10494,163 @@ end
                       end
                     end
                     slot = at2
-                    local f2 = s_Flows[x2.flow]
                     local is4 = i2 == v_line
                     if is4 then
                       local lined = false
                       do
-                        local w2 = l_Windows[l_Shortest]
-                        local max3 = 0
-                        local x4 = slot - x2.Limits_Zero
-                        if x4 > max3 then max3 = x4 end
-                        local y2 = x2.Limits_Grain
-                        local here = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
-                        local is4 = a_Limit > 0 or f2.End > s_Now
-                        if is4 then
-                          local i3 = w2.Unit
-                          is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
-                        end
-                        local exists = is4
-                        local is5 = x2.bound == 1
-                        if is5 then
-                          local drains = 0
-                          do
-                            local part = x2.part
-                            local w3 = l_Windows[l_Shortest]
-                            local i4 = w3.Unit
-                            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                            local x5 = f2.Units + f2.Later
-                            local y3 = 1 > part and 1 or part
-                            local y4 = cost2 + 1
-                            local min2 = (x5 - x5 % y3) / y3
-                            local x6 = (1125899906842624 - 1125899906842624 % y4) / y4
-                            if x6 < min2 then min2 = x6 end
-                            local units2 = min2 * cost2
-                            local y5 = w3.Rate < w3.Size and w3.Rate or w3.Size
-                            local y6 = w3.Interval
-                            local x7 = (1125899906842624 - 1125899906842624 % y6) / y6
-                            local min3 = (units2 - units2 % y5) / y5 + 1
-                            local x8 = (x7 - x7 % 2) / 2
-                            if x8 < min3 then min3 = x8 end
-                            drains = min3 * w3.Interval
+                        repeat
+                          local w2 = l_Windows[l_Shortest]
+                          local is4 = a_Limit == 0 and f.End <= s_Now
+                          if not is4 then
+                            local i3 = w2.Unit
+                            is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
                           end
-                          is5 = 3 * drains <= 2 * (f2.End - s_Now)
-                        end
-                        local closed = is5
-                        local is9 = op_Ticket_Slot > 0 and op_Kind ~= 0
-                        if is9 then
-                          local is8 = x2.bound == 0 and here
-                          if not is8 then
-                            local is7 = v_bound <= 2
-                            if is7 then
-                              local is6 = x2.bound == 0 or closed
-                              if not is6 then
-                                local t2 = slot - w2.Offset
-                                local by2 = w2.Interval
-                                local t3 = s_Now - w2.Offset
-                                local by3 = w2.Interval
-                                is6 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              end
-                              is7 = is6
-                            end
-                            is8 = is7
-                          end
-                          is9 = is8
-                        end
-                        local keeps = is9
-                        local is11 = op_Urgent
-                        if is11 then
-                          local is10 = f2.Urgent < f2.Units + f2.Later
-                          if not is10 then
-                            local slower = false
-                            do
-                              local done
-                              for i4 = 0, l_Windows_n - 1 do
-                                local w3 = l_Windows[i4]
-                                local i5 = w3.Unit
-                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                local x5 = w3.Rate < w3.Size and w3.Rate or w3.Size
-                                local y3 = 1 > cost2 and 1 or cost2
-                                local min2 = (x5 - x5 % y3) / y3
-                                if 16777215 < min2 then min2 = 16777215 end
-                                local brings = min2 * x2.units
-                                local is10 = cost2 > 0
-                                if is10 then
-                                  local t4 = slot - w3.Offset
-                                  local by4 = w3.Interval
-                                  local t5 = x2.State_Now
-                                  local t6 = t5 - w3.Offset
-                                  local by5 = w3.Interval
-                                  is10 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                          if is4 or slot == op_Ticket_Slot then
+                            lined = false
+                          else
+                            local max3 = 0
+                            local x4 = slot - x2.Limits_Zero
+                            if x4 > max3 then max3 = x4 end
+                            local y2 = x2.Limits_Grain
+                            local here = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
+                            local t2 = slot - w2.Offset
+                            local by2 = w2.Interval
+                            local t3 = s_Now - w2.Offset
+                            local by3 = w2.Interval
+                            local within2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                            if x2.token or v_soon and here or x2.apart or op_Ticket_Again == 2 then
+                              lined = false
+                            else
+                              if op_Ticket_Slot > 0 and op_Kind ~= 0 then
+                                local is5 = x2.bound == 1
+                                if is5 then
+                                  local drains = 0
+                                  do
+                                    local part = x2.part
+                                    local w3 = l_Windows[l_Shortest]
+                                    local i4 = w3.Unit
+                                    local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                    local x5 = f.Units + f.Later
+                                    local y3 = 1 > part and 1 or part
+                                    local y4 = cost2 + 1
+                                    local min2 = (x5 - x5 % y3) / y3
+                                    local x6 = (1125899906842624 - 1125899906842624 % y4) / y4
+                                    if x6 < min2 then min2 = x6 end
+                                    local units2 = min2 * cost2
+                                    local y5 = w3.Rate < w3.Size and w3.Rate or w3.Size
+                                    local y6 = w3.Interval
+                                    local x7 = (1125899906842624 - 1125899906842624 % y6) / y6
+                                    local min3 = (units2 - units2 % y5) / y5 + 1
+                                    local x8 = (x7 - x7 % 2) / 2
+                                    if x8 < min3 then min3 = x8 end
+                                    drains = min3 * w3.Interval
+                                  end
+                                  is5 = 3 * drains <= 2 * (f.End - s_Now)
                                 end
-                                local is11 = is10
-                                if is11 then
-                                  local y4 = x2.rate
-                                  local x6 = w3.Interval
-                                  local y5 = x2.Limits_Grain
-                                  is11 = (brings - brings % y4) / y4 < (x6 - x6 % y5) / y5
-                                end
-                                if is11 then
-                                  slower = true
-                                  done = true
+                                local closed = is5
+                                if x2.bound == 0 and here or v_bound <= 2 and (x2.bound == 0 or x2.again and x2.lost or closed or within2) then
+                                  lined = false
                                   break
                                 end
+                              elseif v_spare and v_bound == 0 and within2 or x2.bound == 0 and here and (x2.spare or x2.State_LastID == 0) then
+                                lined = false
+                                break
                               end
-                              if not done then
-                                slower = false
-                              end
-                            end
-                            is10 = not slower
-                          end
-                          is11 = is10
-                        end
-                        local passes = is11
-                        local is12 = exists and not keeps and not passes and not x2.apart and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
-                        if is12 then
-                          local refreshes = false
-                          do
-                            local shortest = l_Windows[l_Shortest]
-                            local left = s_Lines[l_Shortest].Left
-                            local done
-                            for i4 = 0, l_Windows_n - 1 do
-                              local w3 = l_Windows[i4]
-                              local more2 = s_Lines[i4].Left - left
-                              local is12 = w3.Interval > shortest.Interval
-                              if is12 then
-                                local t4 = v_at - w3.Offset
-                                local by4 = w3.Interval
-                                local t5 = s_Now - w3.Offset
-                                local by5 = w3.Interval
-                                is12 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
-                              end
-                              if is12 then
-                                local t6 = s_Now - w3.Offset
-                                local by6 = w3.Interval
-                                local n3 = (t6 - t6 % by6) / by6 + 1
-                                local t7 = n3 * w3.Interval + w3.Offset - 1
-                                local t8 = t7 - shortest.Offset
-                                local by7 = shortest.Interval
-                                local t9 = s_Now - shortest.Offset
-                                local by8 = shortest.Interval
-                                local n4 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                                local is13 = more2 < 0
-                                if not is13 then
-                                  local y3 = shortest.Rate
-                                  is13 = (more2 - more2 % y3) / y3 < n4
+                              local is6 = op_Urgent
+                              if is6 then
+                                local is5 = f.Urgent < f.Units + f.Later
+                                if not is5 then
+                                  local slower = false
+                                  do
+                                    local done
+                                    for i4 = 0, l_Windows_n - 1 do
+                                      local w3 = l_Windows[i4]
+                                      do
+                                        local i5 = w3.Unit
+                                        local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                        local is5 = cost2 > 0
+                                        if is5 then
+                                          local t4 = slot - w3.Offset
+                                          local by4 = w3.Interval
+                                          local t5 = x2.State_Now
+                                          local t6 = t5 - w3.Offset
+                                          local by5 = w3.Interval
+                                          is5 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                                        end
+                                        if is5 then
+                                          local x5 = w3.Rate < w3.Size and w3.Rate or w3.Size
+                                          local min2 = (x5 - x5 % cost2) / cost2
+                                          if 16777215 < min2 then min2 = 16777215 end
+                                          local x6 = min2 * x2.units
+                                          local y3 = x2.rate
+                                          local x7 = w3.Interval
+                                          local y4 = x2.Limits_Grain
+                                          if (x6 - x6 % y3) / y3 < (x7 - x7 % y4) / y4 then
+                                            slower = true
+                                            done = true
+                                            break
+                                          end
+                                        end
+                                      end
+                                    end
+                                    if not done then
+                                      slower = false
+                                    end
+                                  end
+                                  is5 = not slower
                                 end
-                                if is13 or w3.Unit ~= shortest.Unit then
-                                  refreshes = true
-                                  done = true
-                                  break
+                                is6 = is5
+                              end
+                              if is6 then
+                                lined = false
+                              else
+                                local refreshes = false
+                                do
+                                  local shortest = l_Windows[l_Shortest]
+                                  local left = s_Lines[l_Shortest].Left
+                                  local done
+                                  for i4 = 0, l_Windows_n - 1 do
+                                    local w3 = l_Windows[i4]
+                                    local more2 = s_Lines[i4].Left - left
+                                    local is7 = w3.Interval > shortest.Interval
+                                    if is7 then
+                                      local t4 = v_at - w3.Offset
+                                      local by4 = w3.Interval
+                                      local t5 = s_Now - w3.Offset
+                                      local by5 = w3.Interval
+                                      is7 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                    end
+                                    if is7 then
+                                      local t6 = s_Now - w3.Offset
+                                      local by6 = w3.Interval
+                                      local n3 = (t6 - t6 % by6) / by6 + 1
+                                      local t7 = n3 * w3.Interval + w3.Offset - 1
+                                      local t8 = t7 - shortest.Offset
+                                      local by7 = shortest.Interval
+                                      local t9 = s_Now - shortest.Offset
+                                      local by8 = shortest.Interval
+                                      local n4 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
+                                      local is8 = more2 < 0
+                                      if not is8 then
+                                        local y3 = shortest.Rate
+                                        is8 = (more2 - more2 % y3) / y3 < n4
+                                      end
+                                      if is8 or w3.Unit ~= shortest.Unit then
+                                        refreshes = true
+                                        done = true
+                                        break
+                                      end
+                                    end
+                                  end
+                                  if not done then
+                                    refreshes = false
+                                  end
                                 end
+                                lined = not refreshes
                               end
                             end
-                            if not done then
-                              refreshes = false
-                            end
                           end
-                          is12 = not refreshes
-                        end
-                        lined = is12
+                        until true
                       end
                       is4 = lined
                     end
@@ -10154,7 +10659,7 @@ end
                       do
                         local t2 = slot
                         local w2 = l_Windows[l_Shortest]
-                        local end2 = f2.End
+                        local end2 = f.End
                         if op_Ticket_Slot > 0 and op_Kind ~= 0 then
                           local n3 = x2.State_Calendars[0].Head + 1024 - 1
                           local x4 = n3 * x2.Limits_Grain + x2.Limits_Zero
@@ -10167,8 +10672,8 @@ end
                           do
                             local w3 = l_Windows[l_Shortest]
                             local line2 = s_Lines[l_Shortest]
-                            local left = f2.Left
-                            if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f2.End and w3.Size > w3.Rate then
+                            local left = f.Left
+                            if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w3.Size > w3.Rate then
                               local i3 = w3.Unit
                               local min2 = w3.Size
                               local x4 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
@@ -10177,82 +10682,74 @@ end
                             end
                             local gain = 0
                             do
-                              local from2 = f2.End
-                              if t2 <= from2 then
+                              local from2 = f.End
+                              local t3 = t2 - w3.Offset
+                              local by2 = w3.Interval
+                              local since = 0
+                              do
+                                if w3.Size > w3.Rate then
+                                  local max3 = from2
+                                  local x4 = s_Closed - 1
+                                  if x4 > max3 then max3 = x4 end
+                                  since = max3
+                                else
+                                  since = from2
+                                end
+                              end
+                              local t4 = since - w3.Offset
+                              local by3 = w3.Interval
+                              local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                              if n3 <= 0 then
                                 gain = left
                               else
-                                local t3 = t2 - w3.Offset
-                                local by2 = w3.Interval
-                                local since = 0
+                                local filled = 0
                                 do
-                                  if w3.Size > w3.Rate then
-                                    local max3 = from2
-                                    local x4 = s_Closed - 1
-                                    if x4 > max3 then max3 = x4 end
-                                    since = max3
+                                  local rate = w3.Rate
+                                  local size = w3.Size
+                                  local x4 = size - left
+                                  if n3 > (x4 - x4 % rate) / rate then
+                                    filled = size
                                   else
-                                    since = from2
+                                    filled = left + n3 * rate
                                   end
                                 end
-                                local t4 = since - w3.Offset
-                                local by3 = w3.Interval
-                                local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                if n3 <= 0 then
-                                  gain = left
-                                else
-                                  local filled = 0
-                                  do
-                                    local rate = w3.Rate
-                                    local size = w3.Size
-                                    local x4 = size - left
-                                    if n3 > (x4 - x4 % rate) / rate then
-                                      filled = size
-                                    else
-                                      filled = left + n3 * rate
-                                    end
-                                  end
-                                  gain = filled
-                                end
+                                gain = filled
                               end
                             end
                             local gain2 = 0
                             do
                               local left2 = line2.Left
-                              if t2 <= s_Now then
+                              local t3 = t2 - w3.Offset
+                              local by2 = w3.Interval
+                              local since = 0
+                              do
+                                if w3.Size > w3.Rate then
+                                  local max3 = s_Now
+                                  local x4 = s_Closed - 1
+                                  if x4 > max3 then max3 = x4 end
+                                  since = max3
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local t4 = since - w3.Offset
+                              local by3 = w3.Interval
+                              local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                              if n3 <= 0 then
                                 gain2 = left2
                               else
-                                local t3 = t2 - w3.Offset
-                                local by2 = w3.Interval
-                                local since = 0
+                                local filled = 0
                                 do
-                                  if w3.Size > w3.Rate then
-                                    local max3 = s_Now
-                                    local x4 = s_Closed - 1
-                                    if x4 > max3 then max3 = x4 end
-                                    since = max3
+                                  local rate = w3.Rate
+                                  local size = w3.Size
+                                  local x4 = size - left2
+                                  if n3 > (x4 - x4 % rate) / rate then
+                                    filled = size
                                   else
-                                    since = s_Now
+                                    filled = left2 + n3 * rate
                                   end
                                 end
-                                local t4 = since - w3.Offset
-                                local by3 = w3.Interval
-                                local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                if n3 <= 0 then
-                                  gain2 = left2
-                                else
-                                  local filled = 0
-                                  do
-                                    local rate = w3.Rate
-                                    local size = w3.Size
-                                    local x4 = size - left2
-                                    if n3 > (x4 - x4 % rate) / rate then
-                                      filled = size
-                                    else
-                                      filled = left2 + n3 * rate
-                                    end
-                                  end
-                                  gain2 = filled
-                                end
+                                gain2 = filled
                               end
                             end
                             ahead = gain < gain2 and gain or gain2
@@ -10300,7 +10797,7 @@ end
                           local w2 = l_Windows[l_Shortest]
                           local i3 = w2.Unit
                           local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local x4 = f2.Units + f2.Later
+                          local x4 = f.Units + f.Later
                           local y2 = 1 > part and 1 or part
                           local y3 = cost2 + 1
                           local min2 = (x4 - x4 % y2) / y2
@@ -10508,41 +11005,37 @@ end
                               local gain = 0
                               do
                                 local left = line2.Left
-                                if s_Slot <= s_Now then
+                                local t4 = s_Slot - w.Offset
+                                local by4 = w.Interval
+                                local since2 = 0
+                                do
+                                  if w.Size > w.Rate then
+                                    local max3 = s_Now
+                                    local x3 = s_Closed - 1
+                                    if x3 > max3 then max3 = x3 end
+                                    since2 = max3
+                                  else
+                                    since2 = s_Now
+                                  end
+                                end
+                                local t5 = since2 - w.Offset
+                                local by5 = w.Interval
+                                local n3 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                if n3 <= 0 then
                                   gain = left
                                 else
-                                  local t4 = s_Slot - w.Offset
-                                  local by4 = w.Interval
-                                  local since2 = 0
+                                  local filled = 0
                                   do
-                                    if w.Size > w.Rate then
-                                      local max3 = s_Now
-                                      local x3 = s_Closed - 1
-                                      if x3 > max3 then max3 = x3 end
-                                      since2 = max3
+                                    local rate = w.Rate
+                                    local size = w.Size
+                                    local x3 = size - left
+                                    if n3 > (x3 - x3 % rate) / rate then
+                                      filled = size
                                     else
-                                      since2 = s_Now
+                                      filled = left + n3 * rate
                                     end
                                   end
-                                  local t5 = since2 - w.Offset
-                                  local by5 = w.Interval
-                                  local n3 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                                  if n3 <= 0 then
-                                    gain = left
-                                  else
-                                    local filled = 0
-                                    do
-                                      local rate = w.Rate
-                                      local size = w.Size
-                                      local x3 = size - left
-                                      if n3 > (x3 - x3 % rate) / rate then
-                                        filled = size
-                                      else
-                                        filled = left + n3 * rate
-                                      end
-                                    end
-                                    gain = filled
-                                  end
+                                  gain = filled
                                 end
                               end
                               back2 = gain - line2.Left
@@ -10571,6 +11064,7 @@ end
                             if x3 > max3 then max3 = x3 end
                             pace = max3
                           end
+                          local pace2 = pace
                           local done
                           for i2 = 0, l_Windows_n - 1 do
                             local w = l_Windows[i2]
@@ -10595,8 +11089,8 @@ end
                             local x2 = (max2 - max2 % y) / y
                             if x2 > max3 then max3 = x2 end
                             local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                            if pace <= (x3 - x3 % max3) / max3 then
-                              space = 2 * pace
+                            if pace2 <= (x3 - x3 % max3) / max3 then
+                              space = 2 * pace2
                               done = true
                               break
                             end
@@ -10633,368 +11127,329 @@ end
                 end
               elseif not asks then
                 do
-                  do
-                    local denied = op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound >= 4 and not op_Urgent
-                    if denied or a_Limit == 0 then
-                      do
-                        local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
-                        local now2 = s_Now
-                        t2_Number = v_number
-                        if v_spare then
-                          t2_Again = 2
-                        end
-                        if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or t2_Number == 0 and v_denied then
-                          if not (op_Kind == 0 and s_LastID > 0) then
-                            s_Next = s_Next + 1
-                          end
-                          t2_Number = s_Next
-                          if op_Ticket_Slot > 0 and op_Kind ~= 0 and not v_fresh then
-                            do
-                              local slot2 = s_Slot
-                              local number2 = t2_Number
-                              for i2 = 0, l_Windows_n - 1 do
-                                local w = l_Windows[i2]
-                                local line2 = s_Lines[i2]
-                                local is2 = false
-                                if is2 then
-                                  local i3 = w.Unit
-                                  is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-                                end
-                                local is3 = is2
-                                if is3 then
-                                  local gain = 0
-                                  do
-                                    if s_Slot <= op_Ticket_Slot then
-                                      gain = 0
-                                    else
-                                      local t3 = s_Slot - w.Offset
-                                      local by2 = w.Interval
-                                      local since = 0
-                                      do
-                                        if w.Size > w.Rate then
-                                          local max2 = op_Ticket_Slot
-                                          local x2 = s_Closed - 1
-                                          if x2 > max2 then max2 = x2 end
-                                          since = max2
-                                        else
-                                          since = op_Ticket_Slot
-                                        end
-                                      end
-                                      local t4 = since - w.Offset
-                                      local by3 = w.Interval
-                                      local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                      if n2 <= 0 then
-                                        gain = 0
-                                      else
-                                        local filled = 0
-                                        do
-                                          local rate = w.Rate
-                                          local size = w.Size
-                                          local x2 = size - 0
-                                          if n2 > (x2 - x2 % rate) / rate then
-                                            filled = size
-                                          else
-                                            filled = 0 + n2 * rate
-                                          end
-                                        end
-                                        gain = filled
-                                      end
-                                    end
-                                  end
-                                  is3 = gain == 0
-                                end
-                                if is3 then
-                                  do
-                                    local weight2 = 0
-                                    do
-                                      local i4 = w.Unit
-                                      local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                      local fraction = 4033
-                                      local max2 = 64
-                                      local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                      if x2 > max2 then max2 = x2 end
-                                      local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
-                                      weight2 = (x3 - x3 % 4096) / 4096
-                                    end
-                                    local min2 = w.Size
-                                    local x2 = line2.Promised + weight2
-                                    if x2 < min2 then min2 = x2 end
-                                    line2.Promised = min2
-                                  end
-                                end
-                                local weight2 = 0
-                                do
-                                  local i4 = w.Unit
-                                  local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                  local fraction = 4033
-                                  local max2 = 64
-                                  local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x2 > max2 then max2 = x2 end
-                                  local x3 = cost2 * max2 + fraction - number2 * 2531 % fraction
-                                  weight2 = (x3 - x3 % 4096) / 4096
-                                end
-                                local cost2 = weight2
-                                local gain2 = 0
-                                do
-                                  local left = line2.Promised
-                                  if slot2 <= s_Slot then
-                                    gain2 = left
-                                  else
-                                    local t3 = slot2 - w.Offset
-                                    local by2 = w.Interval
-                                    local since = 0
-                                    do
-                                      if w.Size > w.Rate then
-                                        local max2 = s_Slot
-                                        local x2 = s_Closed - 1
-                                        if x2 > max2 then max2 = x2 end
-                                        since = max2
-                                      else
-                                        since = s_Slot
-                                      end
-                                    end
-                                    local t4 = since - w.Offset
-                                    local by3 = w.Interval
-                                    local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                    if n2 <= 0 then
-                                      gain2 = left
-                                    else
-                                      local filled = 0
-                                      do
-                                        local rate = w.Rate
-                                        local size = w.Size
-                                        local x2 = size - left
-                                        if n2 > (x2 - x2 % rate) / rate then
-                                          filled = size
-                                        else
-                                          filled = left + n2 * rate
-                                        end
-                                      end
-                                      gain2 = filled
-                                    end
-                                  end
-                                end
-                                line2.Promised = gain2 - cost2
-                                if 2 * cost2 >= line2.Largest then
-                                  line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
-                                end
-                              end
-                              s_Slot = slot2
-                            end
-                          end
-                        end
-                        if v_fresh then
-                          if not op_Urgent and not (v_bound == 2 and op_Kind == 0 and s_LastID > 0) then
-                            do
-                              local slot2 = v_slot
-                              local number2 = t2_Number
-                              local had = v_number > 0 and op_Ticket_Again < 2
-                              for i2 = 0, l_Windows_n - 1 do
-                                local w = l_Windows[i2]
-                                local line2 = s_Lines[i2]
-                                local is2 = had
-                                if is2 then
-                                  local i3 = w.Unit
-                                  is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-                                end
-                                local is3 = is2
-                                if is3 then
-                                  local gain = 0
-                                  do
-                                    if s_Slot <= op_Ticket_Slot then
-                                      gain = 0
-                                    else
-                                      local t3 = s_Slot - w.Offset
-                                      local by2 = w.Interval
-                                      local since = 0
-                                      do
-                                        if w.Size > w.Rate then
-                                          local max2 = op_Ticket_Slot
-                                          local x2 = s_Closed - 1
-                                          if x2 > max2 then max2 = x2 end
-                                          since = max2
-                                        else
-                                          since = op_Ticket_Slot
-                                        end
-                                      end
-                                      local t4 = since - w.Offset
-                                      local by3 = w.Interval
-                                      local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                      if n2 <= 0 then
-                                        gain = 0
-                                      else
-                                        local filled = 0
-                                        do
-                                          local rate = w.Rate
-                                          local size = w.Size
-                                          local x2 = size - 0
-                                          if n2 > (x2 - x2 % rate) / rate then
-                                            filled = size
-                                          else
-                                            filled = 0 + n2 * rate
-                                          end
-                                        end
-                                        gain = filled
-                                      end
-                                    end
-                                  end
-                                  is3 = gain == 0
-                                end
-                                if is3 then
-                                  do
-                                    local weight2 = 0
-                                    do
-                                      local i4 = w.Unit
-                                      local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                      local fraction = 4033
-                                      local max2 = 64
-                                      local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                      if x2 > max2 then max2 = x2 end
-                                      local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
-                                      weight2 = (x3 - x3 % 4096) / 4096
-                                    end
-                                    local min2 = w.Size
-                                    local x2 = line2.Promised + weight2
-                                    if x2 < min2 then min2 = x2 end
-                                    line2.Promised = min2
-                                  end
-                                end
-                                local weight2 = 0
-                                do
-                                  local i4 = w.Unit
-                                  local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                  local fraction = 4033
-                                  local max2 = 64
-                                  local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x2 > max2 then max2 = x2 end
-                                  local x3 = cost2 * max2 + fraction - number2 * 2531 % fraction
-                                  weight2 = (x3 - x3 % 4096) / 4096
-                                end
-                                local cost2 = weight2
-                                local gain2 = 0
-                                do
-                                  local left = line2.Promised
-                                  if slot2 <= s_Slot then
-                                    gain2 = left
-                                  else
-                                    local t3 = slot2 - w.Offset
-                                    local by2 = w.Interval
-                                    local since = 0
-                                    do
-                                      if w.Size > w.Rate then
-                                        local max2 = s_Slot
-                                        local x2 = s_Closed - 1
-                                        if x2 > max2 then max2 = x2 end
-                                        since = max2
-                                      else
-                                        since = s_Slot
-                                      end
-                                    end
-                                    local t4 = since - w.Offset
-                                    local by3 = w.Interval
-                                    local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                    if n2 <= 0 then
-                                      gain2 = left
-                                    else
-                                      local filled = 0
-                                      do
-                                        local rate = w.Rate
-                                        local size = w.Size
-                                        local x2 = size - left
-                                        if n2 > (x2 - x2 % rate) / rate then
-                                          filled = size
-                                        else
-                                          filled = left + n2 * rate
-                                        end
-                                      end
-                                      gain2 = filled
-                                    end
-                                  end
-                                end
-                                line2.Promised = gain2 - cost2
-                                if 2 * cost2 >= line2.Largest then
-                                  line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
-                                end
-                              end
-                              s_Slot = slot2
-                            end
-                          end
-                          t2_Again = 0
-                          local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0
-                          if is2 then
-                            local passed = false
-                            do
-                              local u_booked, u_tickets, u_until = 0, 0, 0
-                              do
-                                for i2 = 0, s_Flows_n - 1 do
-                                  local f = s_Flows[i2]
-                                  if f.Key == 0 - 0 then
-                                    local min2 = f.Urgent
-                                    local x2 = f.Units + f.Later
-                                    if x2 < min2 then min2 = x2 end
-                                    u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
-                                  end
-                                end
-                              end
-                              passed = u_until > s_Now - 60000
-                            end
-                            is2 = passed
-                          end
-                          if is2 then
-                            t2_Again = 1
-                          end
-                        elseif v_denied and not v_spare then
-                          t2_Again = 1
-                          if s_Closed <= now2 then
-                            do
-                              for i2 = 0, l_Windows_n - 1 do
-                                local line2 = s_Lines[i2]
-                                do
-                                  local i3 = line2.Window_Unit
-                                  local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                                  if line2.Left < cost2 then
-                                    local max2 = line2.Spare - 4 * cost2
-                                    if -1125899906842624 > max2 then max2 = -1125899906842624 end
-                                    local max3 = line2.Taken - cost2
-                                    if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                                    line2.Spare, line2.Taken = max2, max3
-                                  end
-                                end
-                              end
-                            end
-                          end
-                        end
-                        if v_turn then
-                          local max2 = s_Now + v_overdue
-                          if s_Closed > max2 then max2 = s_Closed end
-                          local max3 = s_AgainUS
-                          local x2 = max2 * 1000
-                          if x2 > max3 then max3 = x2 end
-                          local min2 = max3 + v_again
-                          if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                          s_AgainUS = min2
-                        end
-                        t2_Slot = now2 + a_Delay
-                        t2_Cost_0 = op_Cost_0
-                        t2_Cost_1 = op_Cost_1
-                        t2_Cost_2 = op_Cost_2
-                        t2_Cost_3 = op_Cost_3
-                        a_Ticket_Slot = t2_Slot
-                        a_Ticket_Number = t2_Number
-                        a_Ticket_Again = t2_Again
-                        a_Ticket_Cost_0 = t2_Cost_0
-                        a_Ticket_Cost_1 = t2_Cost_1
-                        a_Ticket_Cost_2 = t2_Cost_2
-                        a_Ticket_Cost_3 = t2_Cost_3
+                  a_Ticket_Slot = slot
+                  a_Ticket_Number = v_number
+                  a_Ticket_Again = op_Ticket_Again
+                  a_Ticket_Cost_0 = op_Cost_0
+                  a_Ticket_Cost_1 = op_Cost_1
+                  a_Ticket_Cost_2 = op_Cost_2
+                  a_Ticket_Cost_3 = op_Cost_3
+                  if a_Limit == 0 or op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound >= 4 and not op_Urgent then
+                    do
+                      if v_spare then
+                        a_Ticket_Again = 2
                       end
-                    else
-                      a_Ticket_Slot = slot
-                      a_Ticket_Number = v_number
-                      a_Ticket_Again = op_Ticket_Again
-                      a_Ticket_Cost_0 = op_Cost_0
-                      a_Ticket_Cost_1 = op_Cost_1
-                      a_Ticket_Cost_2 = op_Cost_2
-                      a_Ticket_Cost_3 = op_Cost_3
+                      if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or a_Ticket_Number == 0 and v_denied then
+                        if not (op_Kind == 0 and s_LastID > 0) then
+                          s_Next = s_Next + 1
+                        end
+                        a_Ticket_Number = s_Next
+                        if op_Ticket_Slot > 0 and op_Kind ~= 0 and not v_fresh then
+                          do
+                            local slot2 = s_Slot
+                            local number2 = a_Ticket_Number
+                            for i2 = 0, l_Windows_n - 1 do
+                              local w = l_Windows[i2]
+                              local line2 = s_Lines[i2]
+                              local is2 = false
+                              if is2 then
+                                local i3 = w.Unit
+                                is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                              end
+                              local is3 = is2
+                              if is3 then
+                                local gain = 0
+                                do
+                                  local t2 = s_Slot - w.Offset
+                                  local by2 = w.Interval
+                                  local since = 0
+                                  do
+                                    if w.Size > w.Rate then
+                                      local max2 = op_Ticket_Slot
+                                      local x2 = s_Closed - 1
+                                      if x2 > max2 then max2 = x2 end
+                                      since = max2
+                                    else
+                                      since = op_Ticket_Slot
+                                    end
+                                  end
+                                  local t3 = since - w.Offset
+                                  local by3 = w.Interval
+                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                                  if n2 <= 0 then
+                                    gain = 0
+                                  else
+                                    local filled = 0
+                                    do
+                                      local rate = w.Rate
+                                      local size = w.Size
+                                      local x2 = size - 0
+                                      if n2 > (x2 - x2 % rate) / rate then
+                                        filled = size
+                                      else
+                                        filled = 0 + n2 * rate
+                                      end
+                                    end
+                                    gain = filled
+                                  end
+                                end
+                                is3 = gain == 0
+                              end
+                              if is3 then
+                                local weight2 = 0
+                                do
+                                  local i4 = w.Unit
+                                  local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                  local fraction = 4033
+                                  local max2 = 64
+                                  local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x2 > max2 then max2 = x2 end
+                                  local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                                  weight2 = (x3 - x3 % 4096) / 4096
+                                end
+                                local min2 = w.Size
+                                local x2 = line2.Promised + weight2
+                                if x2 < min2 then min2 = x2 end
+                                line2.Promised = min2
+                              end
+                              local weight2 = 0
+                              do
+                                local i4 = w.Unit
+                                local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                local fraction = 4033
+                                local max2 = 64
+                                local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x2 > max2 then max2 = x2 end
+                                local x3 = cost2 * max2 + fraction - number2 * 2531 % fraction
+                                weight2 = (x3 - x3 % 4096) / 4096
+                              end
+                              local cost2 = weight2
+                              local gain2 = 0
+                              do
+                                local left = line2.Promised
+                                local t2 = slot2 - w.Offset
+                                local by2 = w.Interval
+                                local since = 0
+                                do
+                                  if w.Size > w.Rate then
+                                    local max2 = s_Slot
+                                    local x2 = s_Closed - 1
+                                    if x2 > max2 then max2 = x2 end
+                                    since = max2
+                                  else
+                                    since = s_Slot
+                                  end
+                                end
+                                local t3 = since - w.Offset
+                                local by3 = w.Interval
+                                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                                if n2 <= 0 then
+                                  gain2 = left
+                                else
+                                  local filled = 0
+                                  do
+                                    local rate = w.Rate
+                                    local size = w.Size
+                                    local x2 = size - left
+                                    if n2 > (x2 - x2 % rate) / rate then
+                                      filled = size
+                                    else
+                                      filled = left + n2 * rate
+                                    end
+                                  end
+                                  gain2 = filled
+                                end
+                              end
+                              line2.Promised = gain2 - cost2
+                              if 2 * cost2 >= line2.Largest then
+                                line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
+                              end
+                            end
+                            s_Slot = slot2
+                          end
+                        end
+                      end
+                      if v_fresh then
+                        if not op_Urgent and not (v_bound == 2 and op_Kind == 0 and s_LastID > 0) then
+                          do
+                            local slot2 = v_slot
+                            local number2 = a_Ticket_Number
+                            local had = v_number > 0 and op_Ticket_Again < 2
+                            for i2 = 0, l_Windows_n - 1 do
+                              local w = l_Windows[i2]
+                              local line2 = s_Lines[i2]
+                              local is2 = had
+                              if is2 then
+                                local i3 = w.Unit
+                                is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                              end
+                              local is3 = is2
+                              if is3 then
+                                local gain = 0
+                                do
+                                  local t2 = s_Slot - w.Offset
+                                  local by2 = w.Interval
+                                  local since = 0
+                                  do
+                                    if w.Size > w.Rate then
+                                      local max2 = op_Ticket_Slot
+                                      local x2 = s_Closed - 1
+                                      if x2 > max2 then max2 = x2 end
+                                      since = max2
+                                    else
+                                      since = op_Ticket_Slot
+                                    end
+                                  end
+                                  local t3 = since - w.Offset
+                                  local by3 = w.Interval
+                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                                  if n2 <= 0 then
+                                    gain = 0
+                                  else
+                                    local filled = 0
+                                    do
+                                      local rate = w.Rate
+                                      local size = w.Size
+                                      local x2 = size - 0
+                                      if n2 > (x2 - x2 % rate) / rate then
+                                        filled = size
+                                      else
+                                        filled = 0 + n2 * rate
+                                      end
+                                    end
+                                    gain = filled
+                                  end
+                                end
+                                is3 = gain == 0
+                              end
+                              if is3 then
+                                local weight2 = 0
+                                do
+                                  local i4 = w.Unit
+                                  local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                  local fraction = 4033
+                                  local max2 = 64
+                                  local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x2 > max2 then max2 = x2 end
+                                  local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                                  weight2 = (x3 - x3 % 4096) / 4096
+                                end
+                                local min2 = w.Size
+                                local x2 = line2.Promised + weight2
+                                if x2 < min2 then min2 = x2 end
+                                line2.Promised = min2
+                              end
+                              local weight2 = 0
+                              do
+                                local i4 = w.Unit
+                                local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                local fraction = 4033
+                                local max2 = 64
+                                local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x2 > max2 then max2 = x2 end
+                                local x3 = cost2 * max2 + fraction - number2 * 2531 % fraction
+                                weight2 = (x3 - x3 % 4096) / 4096
+                              end
+                              local cost2 = weight2
+                              local gain2 = 0
+                              do
+                                local left = line2.Promised
+                                local t2 = slot2 - w.Offset
+                                local by2 = w.Interval
+                                local since = 0
+                                do
+                                  if w.Size > w.Rate then
+                                    local max2 = s_Slot
+                                    local x2 = s_Closed - 1
+                                    if x2 > max2 then max2 = x2 end
+                                    since = max2
+                                  else
+                                    since = s_Slot
+                                  end
+                                end
+                                local t3 = since - w.Offset
+                                local by3 = w.Interval
+                                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                                if n2 <= 0 then
+                                  gain2 = left
+                                else
+                                  local filled = 0
+                                  do
+                                    local rate = w.Rate
+                                    local size = w.Size
+                                    local x2 = size - left
+                                    if n2 > (x2 - x2 % rate) / rate then
+                                      filled = size
+                                    else
+                                      filled = left + n2 * rate
+                                    end
+                                  end
+                                  gain2 = filled
+                                end
+                              end
+                              line2.Promised = gain2 - cost2
+                              if 2 * cost2 >= line2.Largest then
+                                line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
+                              end
+                            end
+                            s_Slot = slot2
+                          end
+                        end
+                        a_Ticket_Again = 0
+                        local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0
+                        if is2 then
+                          local passed = false
+                          do
+                            local u_booked, u_tickets, u_until = 0, 0, 0
+                            do
+                              for i2 = 0, s_Flows_n - 1 do
+                                local f = s_Flows[i2]
+                                if f.Key == 0 - 0 then
+                                  local min2 = f.Urgent
+                                  local x2 = f.Units + f.Later
+                                  if x2 < min2 then min2 = x2 end
+                                  u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
+                                end
+                              end
+                            end
+                            passed = u_until > s_Now - 60000
+                          end
+                          is2 = passed
+                        end
+                        if is2 then
+                          a_Ticket_Again = 1
+                        end
+                      elseif v_denied and not v_spare then
+                        a_Ticket_Again = 1
+                        if s_Closed <= s_Now then
+                          do
+                            for i2 = 0, l_Windows_n - 1 do
+                              local line2 = s_Lines[i2]
+                              do
+                                local i3 = line2.Window_Unit
+                                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                if line2.Left < cost2 then
+                                  local max2 = line2.Spare - 4 * cost2
+                                  if -1125899906842624 > max2 then max2 = -1125899906842624 end
+                                  local max3 = line2.Taken - cost2
+                                  if -1125899906842624 > max3 then max3 = -1125899906842624 end
+                                  line2.Spare, line2.Taken = max2, max3
+                                end
+                              end
+                            end
+                          end
+                        end
+                      end
+                      if v_turn then
+                        local max2 = s_Now + v_overdue
+                        if s_Closed > max2 then max2 = s_Closed end
+                        local max3 = s_AgainUS
+                        local x2 = max2 * 1000
+                        if x2 > max3 then max3 = x2 end
+                        local min2 = max3 + v_again
+                        if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                        s_AgainUS = min2
+                      end
                     end
                   end
                   local is3 = op_Urgent
@@ -11052,159 +11507,159 @@ end
                     if is4 then
                       local lined = false
                       do
-                        local w = l_Windows[l_Shortest]
-                        local max2 = 0
-                        local x3 = slot - x2.Limits_Zero
-                        if x3 > max2 then max2 = x3 end
-                        local y = x2.Limits_Grain
-                        local here = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
-                        local is4 = a_Limit > 0 or f.End > s_Now
-                        if is4 then
-                          local i3 = w.Unit
-                          is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
-                        end
-                        local exists = is4
-                        local is5 = x2.bound == 1
-                        if is5 then
-                          local drains = 0
-                          do
-                            local part = x2.part
-                            local w2 = l_Windows[l_Shortest]
-                            local i4 = w2.Unit
-                            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                            local x4 = f.Units + f.Later
-                            local y2 = 1 > part and 1 or part
-                            local y3 = cost2 + 1
-                            local min3 = (x4 - x4 % y2) / y2
-                            local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x5 < min3 then min3 = x5 end
-                            local units2 = min3 * cost2
-                            local y4 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                            local y5 = w2.Interval
-                            local x6 = (1125899906842624 - 1125899906842624 % y5) / y5
-                            local min4 = (units2 - units2 % y4) / y4 + 1
-                            local x7 = (x6 - x6 % 2) / 2
-                            if x7 < min4 then min4 = x7 end
-                            drains = min4 * w2.Interval
+                        repeat
+                          local w = l_Windows[l_Shortest]
+                          local is4 = a_Limit == 0 and f.End <= s_Now
+                          if not is4 then
+                            local i3 = w.Unit
+                            is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
                           end
-                          is5 = 3 * drains <= 2 * (f.End - s_Now)
-                        end
-                        local closed = is5
-                        local is9 = op_Ticket_Slot > 0 and op_Kind ~= 0
-                        if is9 then
-                          local is8 = x2.bound == 0 and here
-                          if not is8 then
-                            local is7 = v_bound <= 2
-                            if is7 then
-                              local is6 = x2.bound == 0 or closed
-                              if not is6 then
-                                local t2 = slot - w.Offset
-                                local by2 = w.Interval
-                                local t3 = s_Now - w.Offset
-                                local by3 = w.Interval
-                                is6 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              end
-                              is7 = is6
-                            end
-                            is8 = is7
-                          end
-                          is9 = is8
-                        end
-                        local keeps = is9
-                        local is11 = op_Urgent
-                        if is11 then
-                          local is10 = f.Urgent < f.Units + f.Later
-                          if not is10 then
-                            local slower = false
-                            do
-                              local done
-                              for i4 = 0, l_Windows_n - 1 do
-                                local w2 = l_Windows[i4]
-                                local i5 = w2.Unit
-                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                local x4 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                                local y2 = 1 > cost2 and 1 or cost2
-                                local min3 = (x4 - x4 % y2) / y2
-                                if 16777215 < min3 then min3 = 16777215 end
-                                local brings = min3 * x2.units
-                                local is10 = cost2 > 0
-                                if is10 then
-                                  local t4 = slot - w2.Offset
-                                  local by4 = w2.Interval
-                                  local t5 = x2.State_Now
-                                  local t6 = t5 - w2.Offset
-                                  local by5 = w2.Interval
-                                  is10 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                          if is4 or slot == op_Ticket_Slot then
+                            lined = false
+                          else
+                            local max2 = 0
+                            local x3 = slot - x2.Limits_Zero
+                            if x3 > max2 then max2 = x3 end
+                            local y = x2.Limits_Grain
+                            local here = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
+                            local t2 = slot - w.Offset
+                            local by2 = w.Interval
+                            local t3 = s_Now - w.Offset
+                            local by3 = w.Interval
+                            local within2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                            if x2.token or v_soon and here or x2.apart or op_Ticket_Again == 2 then
+                              lined = false
+                            else
+                              if op_Ticket_Slot > 0 and op_Kind ~= 0 then
+                                local is5 = x2.bound == 1
+                                if is5 then
+                                  local drains = 0
+                                  do
+                                    local part = x2.part
+                                    local w2 = l_Windows[l_Shortest]
+                                    local i4 = w2.Unit
+                                    local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                    local x4 = f.Units + f.Later
+                                    local y2 = 1 > part and 1 or part
+                                    local y3 = cost2 + 1
+                                    local min3 = (x4 - x4 % y2) / y2
+                                    local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                    if x5 < min3 then min3 = x5 end
+                                    local units2 = min3 * cost2
+                                    local y4 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                                    local y5 = w2.Interval
+                                    local x6 = (1125899906842624 - 1125899906842624 % y5) / y5
+                                    local min4 = (units2 - units2 % y4) / y4 + 1
+                                    local x7 = (x6 - x6 % 2) / 2
+                                    if x7 < min4 then min4 = x7 end
+                                    drains = min4 * w2.Interval
+                                  end
+                                  is5 = 3 * drains <= 2 * (f.End - s_Now)
                                 end
-                                local is11 = is10
-                                if is11 then
-                                  local y3 = x2.rate
-                                  local x5 = w2.Interval
-                                  local y4 = x2.Limits_Grain
-                                  is11 = (brings - brings % y3) / y3 < (x5 - x5 % y4) / y4
-                                end
-                                if is11 then
-                                  slower = true
-                                  done = true
+                                local closed = is5
+                                if x2.bound == 0 and here or v_bound <= 2 and (x2.bound == 0 or x2.again and x2.lost or closed or within2) then
+                                  lined = false
                                   break
                                 end
+                              elseif v_spare and v_bound == 0 and within2 or x2.bound == 0 and here and (x2.spare or x2.State_LastID == 0) then
+                                lined = false
+                                break
                               end
-                              if not done then
-                                slower = false
-                              end
-                            end
-                            is10 = not slower
-                          end
-                          is11 = is10
-                        end
-                        local passes = is11
-                        local is12 = exists and not keeps and not passes and not x2.apart and not (v_soon and here) and not x2.token and slot ~= op_Ticket_Slot
-                        if is12 then
-                          local refreshes = false
-                          do
-                            local shortest = l_Windows[l_Shortest]
-                            local left = s_Lines[l_Shortest].Left
-                            local done
-                            for i4 = 0, l_Windows_n - 1 do
-                              local w2 = l_Windows[i4]
-                              local more2 = s_Lines[i4].Left - left
-                              local is12 = w2.Interval > shortest.Interval
-                              if is12 then
-                                local t4 = v_at - w2.Offset
-                                local by4 = w2.Interval
-                                local t5 = s_Now - w2.Offset
-                                local by5 = w2.Interval
-                                is12 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
-                              end
-                              if is12 then
-                                local t6 = s_Now - w2.Offset
-                                local by6 = w2.Interval
-                                local n2 = (t6 - t6 % by6) / by6 + 1
-                                local t7 = n2 * w2.Interval + w2.Offset - 1
-                                local t8 = t7 - shortest.Offset
-                                local by7 = shortest.Interval
-                                local t9 = s_Now - shortest.Offset
-                                local by8 = shortest.Interval
-                                local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                                local is13 = more2 < 0
-                                if not is13 then
-                                  local y2 = shortest.Rate
-                                  is13 = (more2 - more2 % y2) / y2 < n3
+                              local is6 = op_Urgent
+                              if is6 then
+                                local is5 = f.Urgent < f.Units + f.Later
+                                if not is5 then
+                                  local slower = false
+                                  do
+                                    local done
+                                    for i4 = 0, l_Windows_n - 1 do
+                                      local w2 = l_Windows[i4]
+                                      do
+                                        local i5 = w2.Unit
+                                        local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                        local is5 = cost2 > 0
+                                        if is5 then
+                                          local t4 = slot - w2.Offset
+                                          local by4 = w2.Interval
+                                          local t5 = x2.State_Now
+                                          local t6 = t5 - w2.Offset
+                                          local by5 = w2.Interval
+                                          is5 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                                        end
+                                        if is5 then
+                                          local x4 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                                          local min3 = (x4 - x4 % cost2) / cost2
+                                          if 16777215 < min3 then min3 = 16777215 end
+                                          local x5 = min3 * x2.units
+                                          local y2 = x2.rate
+                                          local x6 = w2.Interval
+                                          local y3 = x2.Limits_Grain
+                                          if (x5 - x5 % y2) / y2 < (x6 - x6 % y3) / y3 then
+                                            slower = true
+                                            done = true
+                                            break
+                                          end
+                                        end
+                                      end
+                                    end
+                                    if not done then
+                                      slower = false
+                                    end
+                                  end
+                                  is5 = not slower
                                 end
-                                if is13 or w2.Unit ~= shortest.Unit then
-                                  refreshes = true
-                                  done = true
-                                  break
+                                is6 = is5
+                              end
+                              if is6 then
+                                lined = false
+                              else
+                                local refreshes = false
+                                do
+                                  local shortest = l_Windows[l_Shortest]
+                                  local left = s_Lines[l_Shortest].Left
+                                  local done
+                                  for i4 = 0, l_Windows_n - 1 do
+                                    local w2 = l_Windows[i4]
+                                    local more2 = s_Lines[i4].Left - left
+                                    local is7 = w2.Interval > shortest.Interval
+                                    if is7 then
+                                      local t4 = v_at - w2.Offset
+                                      local by4 = w2.Interval
+                                      local t5 = s_Now - w2.Offset
+                                      local by5 = w2.Interval
+                                      is7 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                    end
+                                    if is7 then
+                                      local t6 = s_Now - w2.Offset
+                                      local by6 = w2.Interval
+                                      local n2 = (t6 - t6 % by6) / by6 + 1
+                                      local t7 = n2 * w2.Interval + w2.Offset - 1
+                                      local t8 = t7 - shortest.Offset
+                                      local by7 = shortest.Interval
+                                      local t9 = s_Now - shortest.Offset
+                                      local by8 = shortest.Interval
+                                      local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
+                                      local is8 = more2 < 0
+                                      if not is8 then
+                                        local y2 = shortest.Rate
+                                        is8 = (more2 - more2 % y2) / y2 < n3
+                                      end
+                                      if is8 or w2.Unit ~= shortest.Unit then
+                                        refreshes = true
+                                        done = true
+                                        break
+                                      end
+                                    end
+                                  end
+                                  if not done then
+                                    refreshes = false
+                                  end
                                 end
+                                lined = not refreshes
                               end
                             end
-                            if not done then
-                              refreshes = false
-                            end
                           end
-                          is12 = not refreshes
-                        end
-                        lined = is12
+                        until true
                       end
                       is4 = lined
                     end
@@ -11225,81 +11680,73 @@ end
                         local gain = 0
                         do
                           local from2 = f.End
-                          if end2 <= from2 then
+                          local t2 = end2 - w.Offset
+                          local by2 = w.Interval
+                          local since = 0
+                          do
+                            if w.Size > w.Rate then
+                              local max2 = from2
+                              local x3 = s_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = from2
+                            end
+                          end
+                          local t3 = since - w.Offset
+                          local by3 = w.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n2 <= 0 then
                             gain = left
                           else
-                            local t2 = end2 - w.Offset
-                            local by2 = w.Interval
-                            local since = 0
+                            local filled = 0
                             do
-                              if w.Size > w.Rate then
-                                local max2 = from2
-                                local x3 = s_Closed - 1
-                                if x3 > max2 then max2 = x3 end
-                                since = max2
+                              local rate = w.Rate
+                              local size = w.Size
+                              local x3 = size - left
+                              if n2 > (x3 - x3 % rate) / rate then
+                                filled = size
                               else
-                                since = from2
+                                filled = left + n2 * rate
                               end
                             end
-                            local t3 = since - w.Offset
-                            local by3 = w.Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n2 <= 0 then
-                              gain = left
-                            else
-                              local filled = 0
-                              do
-                                local rate = w.Rate
-                                local size = w.Size
-                                local x3 = size - left
-                                if n2 > (x3 - x3 % rate) / rate then
-                                  filled = size
-                                else
-                                  filled = left + n2 * rate
-                                end
-                              end
-                              gain = filled
-                            end
+                            gain = filled
                           end
                         end
                         local gain2 = 0
                         do
                           local left2 = line2.Left
-                          if end2 <= s_Now then
+                          local t2 = end2 - w.Offset
+                          local by2 = w.Interval
+                          local since = 0
+                          do
+                            if w.Size > w.Rate then
+                              local max2 = s_Now
+                              local x3 = s_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local t3 = since - w.Offset
+                          local by3 = w.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n2 <= 0 then
                             gain2 = left2
                           else
-                            local t2 = end2 - w.Offset
-                            local by2 = w.Interval
-                            local since = 0
+                            local filled = 0
                             do
-                              if w.Size > w.Rate then
-                                local max2 = s_Now
-                                local x3 = s_Closed - 1
-                                if x3 > max2 then max2 = x3 end
-                                since = max2
+                              local rate = w.Rate
+                              local size = w.Size
+                              local x3 = size - left2
+                              if n2 > (x3 - x3 % rate) / rate then
+                                filled = size
                               else
-                                since = s_Now
+                                filled = left2 + n2 * rate
                               end
                             end
-                            local t3 = since - w.Offset
-                            local by3 = w.Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n2 <= 0 then
-                              gain2 = left2
-                            else
-                              local filled = 0
-                              do
-                                local rate = w.Rate
-                                local size = w.Size
-                                local x3 = size - left2
-                                if n2 > (x3 - x3 % rate) / rate then
-                                  filled = size
-                                else
-                                  filled = left2 + n2 * rate
-                                end
-                              end
-                              gain2 = filled
-                            end
+                            gain2 = filled
                           end
                         end
                         ahead = gain < gain2 and gain or gain2
@@ -11315,7 +11762,7 @@ end
                       end
                     end
                     if a_Limit > 0 or v_bound ~= 2 or not (op_Kind == 0 and s_LastID > 0) then
-                      Shared_book(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, a_Ticket_Slot, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3)
+                      a_Ticket_Again = Shared_book(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, a_Ticket_Slot, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3)
                     end
                   end
                 end
@@ -11379,8 +11826,7 @@ end
         else
           if 1 > s_LastID then s_LastID = 1 end
           for i2 = 0, shared_n - 1 do
-            local x2 = shared[i2]
-            if 1 > x2.State_LastID then x2.State_LastID = 1 end
+            if 1 > shared[i2].State_LastID then shared[i2].State_LastID = 1 end
           end
         end
       end
@@ -11392,11 +11838,10 @@ end
         s_Plain = s_Plain - 1
         a_Found = true
         for i2 = 0, shared_n - 1 do
-          local x2 = shared[i2]
           local max2 = 0
-          local x3 = x2.State_Plain - 1
-          if x3 > max2 then max2 = x3 end
-          x2.State_Plain = max2
+          local x2 = shared[i2].State_Plain - 1
+          if x2 > max2 then max2 = x2 end
+          shared[i2].State_Plain = max2
         end
       end
     elseif op_Kind == 3 or op_Kind == 4 then
@@ -11414,9 +11859,8 @@ end
           do
             if op_Kind == 3 then
               do
-                local last2 = s_Last
                 if s_Ended == 0 then
-                  last2 = 0
+                  s_Last = 0
                 end
                 if s_Ended < 64 then
                   s_Ended = s_Ended + 1
@@ -11432,7 +11876,7 @@ end
                 local max3 = 8
                 local x4 = (x3 - x3 % y) / y
                 if x4 > max3 then max3 = x4 end
-                if last2 > max3 then max3 = last2 end
+                if s_Last > max3 then max3 = s_Last end
                 s_Held = s_Held + (time2 < max3 and time2 or max3)
                 s_Last = time2
               end
@@ -11508,82 +11952,74 @@ end
               local gain = 0
               do
                 local left = line2.Promised
-                if slot <= s_Slot then
+                local t2 = slot - w.Offset
+                local by2 = w.Interval
+                local since = 0
+                do
+                  if w.Size > w.Rate then
+                    local max2 = s_Slot
+                    local x2 = s_Closed - 1
+                    if x2 > max2 then max2 = x2 end
+                    since = max2
+                  else
+                    since = s_Slot
+                  end
+                end
+                local t3 = since - w.Offset
+                local by3 = w.Interval
+                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                if n2 <= 0 then
                   gain = left
                 else
-                  local t2 = slot - w.Offset
-                  local by2 = w.Interval
-                  local since = 0
+                  local filled = 0
                   do
-                    if w.Size > w.Rate then
-                      local max2 = s_Slot
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
+                    local rate = w.Rate
+                    local size = w.Size
+                    local x2 = size - left
+                    if n2 > (x2 - x2 % rate) / rate then
+                      filled = size
                     else
-                      since = s_Slot
+                      filled = left + n2 * rate
                     end
                   end
-                  local t3 = since - w.Offset
-                  local by3 = w.Interval
-                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = w.Rate
-                      local size = w.Size
-                      local x2 = size - left
-                      if n2 > (x2 - x2 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n2 * rate
-                      end
-                    end
-                    gain = filled
-                  end
+                  gain = filled
                 end
               end
               local gain2 = 0
               do
                 local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                 local left = line2.Left + (x2 - x2 % 4096) / 4096
-                if slot <= s_Now then
+                local t2 = slot - w.Offset
+                local by2 = w.Interval
+                local since = 0
+                do
+                  if w.Size > w.Rate then
+                    local max2 = s_Now
+                    local x3 = s_Closed - 1
+                    if x3 > max2 then max2 = x3 end
+                    since = max2
+                  else
+                    since = s_Now
+                  end
+                end
+                local t3 = since - w.Offset
+                local by3 = w.Interval
+                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                if n2 <= 0 then
                   gain2 = left
                 else
-                  local t2 = slot - w.Offset
-                  local by2 = w.Interval
-                  local since = 0
+                  local filled = 0
                   do
-                    if w.Size > w.Rate then
-                      local max2 = s_Now
-                      local x3 = s_Closed - 1
-                      if x3 > max2 then max2 = x3 end
-                      since = max2
+                    local rate = w.Rate
+                    local size = w.Size
+                    local x3 = size - left
+                    if n2 > (x3 - x3 % rate) / rate then
+                      filled = size
                     else
-                      since = s_Now
+                      filled = left + n2 * rate
                     end
                   end
-                  local t3 = since - w.Offset
-                  local by3 = w.Interval
-                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                  if n2 <= 0 then
-                    gain2 = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = w.Rate
-                      local size = w.Size
-                      local x3 = size - left
-                      if n2 > (x3 - x3 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n2 * rate
-                      end
-                    end
-                    gain2 = filled
-                  end
+                  gain2 = filled
                 end
               end
               line2.Promised = gain < gain2 and gain or gain2
@@ -11675,41 +12111,37 @@ end
                         local gain = 0
                         do
                           local left = line2.Left
-                          if s_Slot <= s_Now then
+                          local t4 = s_Slot - w.Offset
+                          local by4 = w.Interval
+                          local since2 = 0
+                          do
+                            if w.Size > w.Rate then
+                              local max3 = s_Now
+                              local x3 = s_Closed - 1
+                              if x3 > max3 then max3 = x3 end
+                              since2 = max3
+                            else
+                              since2 = s_Now
+                            end
+                          end
+                          local t5 = since2 - w.Offset
+                          local by5 = w.Interval
+                          local n3 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                          if n3 <= 0 then
                             gain = left
                           else
-                            local t4 = s_Slot - w.Offset
-                            local by4 = w.Interval
-                            local since2 = 0
+                            local filled = 0
                             do
-                              if w.Size > w.Rate then
-                                local max3 = s_Now
-                                local x3 = s_Closed - 1
-                                if x3 > max3 then max3 = x3 end
-                                since2 = max3
+                              local rate = w.Rate
+                              local size = w.Size
+                              local x3 = size - left
+                              if n3 > (x3 - x3 % rate) / rate then
+                                filled = size
                               else
-                                since2 = s_Now
+                                filled = left + n3 * rate
                               end
                             end
-                            local t5 = since2 - w.Offset
-                            local by5 = w.Interval
-                            local n3 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                            if n3 <= 0 then
-                              gain = left
-                            else
-                              local filled = 0
-                              do
-                                local rate = w.Rate
-                                local size = w.Size
-                                local x3 = size - left
-                                if n3 > (x3 - x3 % rate) / rate then
-                                  filled = size
-                                else
-                                  filled = left + n3 * rate
-                                end
-                              end
-                              gain = filled
-                            end
+                            gain = filled
                           end
                         end
                         back2 = gain - line2.Left
@@ -11738,6 +12170,7 @@ end
                       if x3 > max3 then max3 = x3 end
                       pace = max3
                     end
+                    local pace2 = pace
                     local done
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
@@ -11762,8 +12195,8 @@ end
                       local x2 = (max2 - max2 % y) / y
                       if x2 > max3 then max3 = x2 end
                       local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                      if pace <= (x3 - x3 % max3) / max3 then
-                        space = 2 * pace
+                      if pace2 <= (x3 - x3 % max3) / max3 then
+                        space = 2 * pace2
                         done = true
                         break
                       end
@@ -11832,9 +12265,8 @@ end
             do
               if op_Kind == 3 then
                 do
-                  local last2 = x2.State_Last
                   if x2.State_Ended == 0 then
-                    last2 = 0
+                    x2.State_Last = 0
                   end
                   if x2.State_Ended < 64 then
                     x2.State_Ended = x2.State_Ended + 1
@@ -11851,7 +12283,7 @@ end
                   local max3 = 8
                   local x5 = (x4 - x4 % y) / y
                   if x5 > max3 then max3 = x5 end
-                  if last2 > max3 then max3 = last2 end
+                  if x2.State_Last > max3 then max3 = x2.State_Last end
                   x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
                   x2.State_Last = time2
                 end
@@ -12008,82 +12440,74 @@ end
           local gain = 0
           do
             local left = line2.Promised
-            if slot <= s_Slot then
+            local t2 = slot - w.Offset
+            local by2 = w.Interval
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max2 = s_Slot
+                local x2 = s_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = s_Slot
+              end
+            end
+            local t3 = since - w.Offset
+            local by3 = w.Interval
+            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+            if n2 <= 0 then
               gain = left
             else
-              local t2 = slot - w.Offset
-              local by2 = w.Interval
-              local since = 0
+              local filled = 0
               do
-                if w.Size > w.Rate then
-                  local max2 = s_Slot
-                  local x2 = s_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
+                local rate = w.Rate
+                local size = w.Size
+                local x2 = size - left
+                if n2 > (x2 - x2 % rate) / rate then
+                  filled = size
                 else
-                  since = s_Slot
+                  filled = left + n2 * rate
                 end
               end
-              local t3 = since - w.Offset
-              local by3 = w.Interval
-              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-              if n2 <= 0 then
-                gain = left
-              else
-                local filled = 0
-                do
-                  local rate = w.Rate
-                  local size = w.Size
-                  local x2 = size - left
-                  if n2 > (x2 - x2 % rate) / rate then
-                    filled = size
-                  else
-                    filled = left + n2 * rate
-                  end
-                end
-                gain = filled
-              end
+              gain = filled
             end
           end
           local gain2 = 0
           do
             local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
             local left = line2.Left + (x2 - x2 % 4096) / 4096
-            if slot <= s_Now then
+            local t2 = slot - w.Offset
+            local by2 = w.Interval
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max2 = s_Now
+                local x3 = s_Closed - 1
+                if x3 > max2 then max2 = x3 end
+                since = max2
+              else
+                since = s_Now
+              end
+            end
+            local t3 = since - w.Offset
+            local by3 = w.Interval
+            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+            if n2 <= 0 then
               gain2 = left
             else
-              local t2 = slot - w.Offset
-              local by2 = w.Interval
-              local since = 0
+              local filled = 0
               do
-                if w.Size > w.Rate then
-                  local max2 = s_Now
-                  local x3 = s_Closed - 1
-                  if x3 > max2 then max2 = x3 end
-                  since = max2
+                local rate = w.Rate
+                local size = w.Size
+                local x3 = size - left
+                if n2 > (x3 - x3 % rate) / rate then
+                  filled = size
                 else
-                  since = s_Now
+                  filled = left + n2 * rate
                 end
               end
-              local t3 = since - w.Offset
-              local by3 = w.Interval
-              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-              if n2 <= 0 then
-                gain2 = left
-              else
-                local filled = 0
-                do
-                  local rate = w.Rate
-                  local size = w.Size
-                  local x3 = size - left
-                  if n2 > (x3 - x3 % rate) / rate then
-                    filled = size
-                  else
-                    filled = left + n2 * rate
-                  end
-                end
-                gain2 = filled
-              end
+              gain2 = filled
             end
           end
           line2.Promised = gain < gain2 and gain or gain2
@@ -12141,7 +12565,6 @@ end
     elseif op_Kind == 9 then
       if changes then
         do
-          local ahead = before2 > now
           s_Now = now
           s_Slot = now
           s_Plain = 0
@@ -12155,7 +12578,7 @@ end
           s_Calendars_n = 0
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
-            if ahead then
+            if before2 > now then
               if 0 < line2.Left then line2.Left = 0 end
             end
             line2.Promised = line2.Left
@@ -12266,16 +12689,18 @@ else
   if l_Start > max2 then max2 = l_Start end
   local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
-    local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-    if owed > 0 and i2 < l_Windows_n then
-      local w = l_Windows[i2]
-      local y = w.Rate
-      local y2 = w.Interval
-      local min2 = (owed - owed % y) / y + 1
-      local x3 = (8796093022208 - 8796093022208 % y2) / y2
-      if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w.Interval + l_Fill
-      if x4 > until2 then until2 = x4 end
+    do
+      local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
+      if owed > 0 and i2 < l_Windows_n then
+        local w = l_Windows[i2]
+        local y = w.Rate
+        local y2 = w.Interval
+        local min2 = (owed - owed % y) / y + 1
+        local x3 = (8796093022208 - 8796093022208 % y2) / y2
+        if x3 < min2 then min2 = x3 end
+        local x4 = from2 + min2 * w.Interval + l_Fill
+        if x4 > until2 then until2 = x4 end
+      end
     end
   end
   for i2 = 0, s_Flows_n - 1 do
