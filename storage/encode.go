@@ -12,8 +12,7 @@ import (
 // ErrFormat means that the bytes are no encoded state.
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
-// ErrLater means that a later version of drip has encoded the state. It is an ErrFormat, too, whose text %.0w leaves
-// out.
+// ErrLater means that a later version of drip has encoded the state. It is an ErrFormat, too: errors.Is reports both.
 var ErrLater = fmt.Errorf("a later version of drip wrote the state: use that version, or another prefix or schema%.0w", ErrFormat)
 
 // format is the first number of an encoded state. It grows with each change in the meaning of the others.
@@ -138,11 +137,11 @@ func AppendEncode(b []byte, s *decision.State, leases []Held) []byte {
 const mostEnded = 1 << 20
 
 // Decode reads a result of Encode, and nothing else: Encode of s and the leases is b again. Its error is ErrFormat, or
-// ErrLater; s is unchanged then. It refuses a state whose numbers would be a division by zero, or a place that is not
-// there.
+// ErrLater; s is unchanged then. It refuses numbers that would make a decision divide by zero, or look at a place that
+// is not there.
 //
-// The state of an earlier version of drip becomes the state of an unknown entity whose windows are empty at its first
-// decision, because operations of before may have used them. Then Encode of s is no bytes: do not store s while its
+// The state of an earlier version of drip becomes the state of an unknown entity. Its windows are empty at its first
+// decision, because earlier operations may have used them. Then Encode of s is no bytes: do not store s while its
 // Tokens are 0.
 func Decode(b []byte, s *decision.State) ([]Held, error) {
 	if len(b) == 0 {

@@ -68,21 +68,21 @@ func NoAnswer(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Plain is a limiter without tickets, which admits each entity for which Fails returns no error.
+// Plain is a limiter without tickets. Delays has its answers; nil lets everything run.
 type Plain struct {
-	Fails func(entity string) error // nil admits all
-	Out   atomic.Int64              // tokens
+	Delays func(entity string) (time.Duration, error)
+	Out    atomic.Int64 // tokens
 }
 
 // GetDelay implements worker.Limiter.
-func (p *Plain) GetDelay(_ context.Context, entity string) (time.Duration, error) {
-	if p.Fails != nil {
-		if err := p.Fails(entity); err != nil {
-			return 0, err
-		}
+func (p *Plain) GetDelay(_ context.Context, entity string) (delay time.Duration, err error) {
+	if p.Delays != nil {
+		delay, err = p.Delays(entity)
 	}
-	p.Out.Add(1)
-	return 0, nil
+	if delay == 0 && err == nil {
+		p.Out.Add(1)
+	}
+	return delay, err
 }
 
 // ReturnToken implements worker.Limiter.

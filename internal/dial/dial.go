@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -14,7 +15,7 @@ import (
 )
 
 // ErrURL is the only error of Parse. It repeats no part of the URL, which may hold a password.
-var ErrURL = errors.New("not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped")
+var ErrURL = errors.New("not an AMQP URL such as amqp://user:password@host:5672/vhost, with the password escaped")
 
 // Parse parses the URL of a broker.
 func Parse(rawURL string) (amqp.URI, error) {
@@ -67,6 +68,8 @@ func RabbitMQ(ctx context.Context, rawURL string, config amqp.Config, purpose st
 	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
+		} else if errors.Is(err, os.ErrDeadlineExceeded) { // the connection's timer was first
+			err = context.DeadlineExceeded
 		}
 		return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
 	}

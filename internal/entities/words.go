@@ -3,9 +3,11 @@ package entities
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
@@ -49,7 +51,7 @@ func (r *Report) because(b drip.Bound) string {
 
 // Window is a window in words: "5, +3 every 1s", or "5 tokens, +3 every 1s".
 func Window(w drip.Window) string {
-	return fmt.Sprintf("%s, +%d every %s", strings.TrimSpace(fmt.Sprint(w.Size, " ", w.Unit)), w.RefreshRate, Short(w.RefreshInterval))
+	return fmt.Sprintf("%s, +%d every %s", strings.TrimSpace(fmt.Sprint(w.Size, " ", Printable(w.Unit))), w.RefreshRate, Short(w.RefreshInterval))
 }
 
 // Unlimited reports whether a Size or a Concurrency stands for no limit.
@@ -176,11 +178,25 @@ func Clock(t, now time.Time, zone *time.Location) string {
 	return t.Format("2006-01-02 15:04:05.000")
 }
 
-// Printable keeps a text that others have chosen from moving the cursor or hiding a part of itself.
+// Printable keeps a text that others have chosen from moving the cursor or hiding a part of itself, such as a blank at its end.
 func Printable(text string) string {
 	quoted := fmt.Sprintf("%q", text)
-	if inner := quoted[1 : len(quoted)-1]; inner != text {
+	if inner := quoted[1 : len(quoted)-1]; inner != text || strings.TrimSpace(text) != text {
 		return quoted
 	}
 	return text
+}
+
+// Visible escapes the characters of a foreign text that a reader cannot see, that move the text beside it, or that a terminal acts on.
+func Visible(text string, except ...rune) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) || slices.Contains(except, r) {
+			b.WriteRune(r)
+		} else {
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
 }

@@ -243,7 +243,7 @@ func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 		return "", r.foreign()
 	}
 	cmd := exec.CommandContext(ctx, r.ctl, append([]string{"--quiet"}, args...)...)
-	cmd.Env, cmd.Dir, cmd.WaitDelay = r.env, r.dir, time.Second
+	cmd.Env, cmd.Dir, cmd.WaitDelay = r.env, r.dir, 20*time.Second
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

@@ -73,7 +73,7 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 	slow := slices.ContainsFunc(rows, isSlow)
 	for _, r := range rows {
 		switch {
-		case err != nil && !again(err) && slow == r.slow:
+		case err != nil && !answered(err, momentary...) && slow == r.slow:
 			s.memory.Put(r.name, nil)
 			for _, c := range r.turn.Calls {
 				fail(c, s.failure(ctx, err))

@@ -56,7 +56,7 @@ func (s *Storage) limited(ctx context.Context) (context.Context, context.CancelF
 func (s *Storage) retry(ctx context.Context, f func() error) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := f()
-		if !again(err) {
+		if !answered(err, momentary...) {
 			return s.failure(ctx, err)
 		}
 		select {
@@ -67,26 +67,18 @@ func (s *Storage) retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// again reports whether an error comes from concurrent changes, a late statement or a stop of this process. Nothing has
-// changed then.
-func again(err error) bool {
+// answered reports whether the server answered with one of these codes. Nothing has changed then.
+func answered(err error, codes ...string) bool {
 	var answer *pgconn.PgError
-	return errors.As(err, &answer) && slices.Contains(momentary, answer.Code)
+	return errors.As(err, &answer) && slices.Contains(codes, answer.Code)
 }
 
-// momentary are the codes of such errors.
+// momentary are the codes of errors that come from concurrent changes, a late statement or a stop of this process.
 var momentary = []string{
 	"40001", "40P01", "23505", // serialization_failure, deadlock_detected, unique_violation
 	"22012",          // division_by_zero: the statement was late
 	"25P03",          // idle_in_transaction_session_timeout: this process was stopped for so long
 	"42P06", "42P07", // duplicate_schema, duplicate_table: two of CreateSchema
-}
-
-// tooSlow reports whether a timeout of the server ended a transaction, as statement_timeout and lock_timeout do. Nothing has
-// changed then.
-func tooSlow(err error) bool {
-	var answer *pgconn.PgError
-	return errors.As(err, &answer) && (answer.Code == "57014" || answer.Code == "55P03") // query_canceled, lock_not_available
 }
 
 // failure turns an error of pgx into one that this package documents.
@@ -95,15 +87,18 @@ func (s *Storage) failure(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case answered(err, "3F000", "42P01", "42703"): // invalid_schema_name, undefined_table, undefined_column
+		return fmt.Errorf("%w: %w", ErrNoSchema, err)
 	case errors.As(err, &answer) && answer.SeverityUnlocalized != "FATAL": // a fatal error ends the connection
-		if slices.Contains([]string{"3F000", "42P01", "42703"}, answer.Code) { // invalid_schema_name, undefined_table, undefined_column
-			return fmt.Errorf("%w: %w", ErrNoSchema, err)
-		}
 		return err
 	case s.closed.Load():
 		return ErrClosed
 	case context.Cause(ctx) == errTimeout && errors.As(err, new(unsent)):
-		return fmt.Errorf("%w: the pool gave no connection: %w: %v", ErrNoAnswer, unsent{errTimeout}, err) // no error of a context
+		advice := ""
+		if pool := s.pool.Stat(); !s.owned && pool.AcquiredConns() == pool.MaxConns() {
+			advice = " (all are in use; give the storage a pool of its own)"
+		}
+		return fmt.Errorf("%w: the pool gave no connection%s: %w: %v", ErrNoAnswer, advice, unsent{errTimeout}, err) // no error of a context
 	case context.Cause(ctx) == errTimeout:
 		return fmt.Errorf("%w: %w: %v", ErrNoAnswer, errTimeout, err)
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):

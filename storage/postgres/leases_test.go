@@ -189,13 +189,9 @@ func TestLeasesThatKeepEnding(t *testing.T) {
 	s := newStorageWith(t, slow, o)
 	do(t, s, "shop", plenty, one)
 	exec(t, pool, o.Schema, `with held as (insert into drip.lease (key, id, ends)
-		select 'shop', id, (date_part('epoch', clock_timestamp()) * 1000)::bigint + id from generate_series(1, 10000) id returning ends)
+		select 'shop', id, (date_part('epoch', clock_timestamp()) * 1000)::bigint + 5 * id from generate_series(1, 10000) id returning ends)
 		update drip.entity set revision = 1, leases = leases + (select count(*) from held), first_end = (select min(ends) from held)`)
-	began := time.Now()
-	do(t, s, "shop", plenty, one)
-	if d := time.Since(began); d > 5*time.Second {
-		t.Errorf("a decision took %v, until all leases had ended", d)
-	}
+	do(t, s, "shop", plenty, one) // the last of them ends after the Timeout
 	counted(t, pool, o.Schema)
 }
 

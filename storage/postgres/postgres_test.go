@@ -139,16 +139,7 @@ func limits(size, rate, interval int64) *decision.Limits {
 // plenty lets every operation run, and its only interval does not end while the tests run.
 var plenty = limits(1<<40, 1<<40, 1<<40)
 
-// do does an operation by the server's clock.
-func do(t testing.TB, s storage.Atomic, key string, l *decision.Limits, op decision.Op) decision.Answer {
-	t.Helper()
-	op.Now = decision.OwnClock
-	a, err := s.Do(context.Background(), key, l, nil, op)
-	if err != nil {
-		t.Fatalf("operation %d of %q: %v", op.Kind, key, err)
-	}
-	return a
-}
+var ask, do, getDelay, read = buckettest.Ask, buckettest.Do, buckettest.GetDelay, buckettest.Read
 
 var one = decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
 
@@ -162,30 +153,10 @@ func begin(t testing.TB, pool *pgxpool.Pool, schema, sql string, args ...any) pg
 	return tx
 }
 
-// ask asks by the server's clock.
-func ask(ctx context.Context, s storage.Atomic, key string, l *decision.Limits) (time.Duration, error) {
-	a, err := s.Do(ctx, key, l, nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
-	return time.Duration(a.Delay) * time.Millisecond, err
-}
-
-func getDelay(t testing.TB, s storage.Atomic, key string, l *decision.Limits) time.Duration {
-	t.Helper()
-	return time.Duration(do(t, s, key, l, decision.Op{Kind: decision.GetDelay}).Delay) * time.Millisecond
-}
-
 // inUse is the number of plain tokens that are out.
 func inUse(t testing.TB, s storage.Reader, key string) int64 {
 	t.Helper()
 	return read(t, s, key).State.Plain
-}
-
-func read(t testing.TB, s storage.Reader, key string) storage.Entry {
-	t.Helper()
-	e, err := s.Read(context.Background(), key)
-	if err != nil {
-		t.Fatalf("Read(%q): %v", key, err)
-	}
-	return e
 }
 
 func eventually(t testing.TB, what string, is func() bool) {

@@ -138,7 +138,7 @@ func (s statement) scan(row pgx.Row) error {
 		return nil
 	}
 	if s.row != nil {
-		s.row.slow = tooSlow(err)
+		s.row.slow = answered(err, "57014", "55P03") // query_canceled, lock_not_available: statement_timeout and lock_timeout
 	}
 	return err
 }

@@ -162,18 +162,27 @@ func TestHangingServer(t *testing.T) {
 	client := connectWith(t, &goredis.Options{Addr: server.Addr(), ReadTimeout: -1})
 	s := newStorage(t, client)
 	getDelay(t, s, "shop", &plenty)
+	sent := make(chan bool, 1)
+	client.AddHook(before(func(...goredis.Cmder) {
+		select {
+		case sent <- true:
+		default:
+		}
+	}))
 	ok(t, server.Pause())
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
 			op := decision.Op{Kind: decision.Kind(i % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: decision.Cost{1}}
-			if a, err := s.Do(ctx, "shop", &plenty, nil, op); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%+v = %+v, %v; want DeadlineExceeded", op, a, err)
+			if a, err := s.Do(ctx, "shop", &plenty, nil, op); !errors.Is(err, context.Canceled) {
+				t.Errorf("%+v = %+v, %v; want Canceled", op, a, err)
 			}
 		})
 	}
+	<-sent
+	leave()
 	wg.Wait()
 	_, _, get := s.Get(ctx, "shop")
 	for name, err := range map[string]error{
@@ -181,8 +190,8 @@ func TestHangingServer(t *testing.T) {
 		"Set":         s.Set(ctx, "shop", storage.State{}, storage.NoRevision),
 		"ReturnToken": giveBack(ctx, s, "shop", &plenty),
 	} {
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s = %v, want DeadlineExceeded", name, err)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s = %v, want Canceled", name, err)
 		}
 	}
 	ok(t, server.Resume())
@@ -210,24 +219,32 @@ func TestLostAnswer(t *testing.T) {
 			loadScripts(t, s)
 			getDelay(t, s, key(0), &plenty)
 			returnToken(t, s, key(0), &plenty)
-			proxy.cut.Store(1)
-			var lost, ran atomic.Int64
-			var wg sync.WaitGroup
-			for i := range together {
-				wg.Go(func() {
-					switch d, err := ask(ctx, s, key(i), &plenty); {
-					case err == nil && d == 0:
-						ran.Add(1)
-					case errors.Is(err, redis.ErrNoAnswer):
-						lost.Add(1)
-					default:
-						t.Errorf("GetDelay = %v, %v; want 0 or ErrNoAnswer", d, err)
-					}
-				})
+			var ran atomic.Int64
+			call := func() {
+				proxy.cut.Store(1)
+				var lost atomic.Int64
+				var wg sync.WaitGroup
+				for i := range together {
+					wg.Go(func() {
+						switch d, err := ask(ctx, s, key(i), &plenty); {
+						case err == nil && d == 0:
+							ran.Add(1)
+						case errors.Is(err, redis.ErrNoAnswer):
+							lost.Add(1)
+						default:
+							t.Errorf("GetDelay = %v, %v; want 0 or ErrNoAnswer", d, err)
+						}
+					})
+				}
+				wg.Wait()
+				if lost.Load() == 0 || lost.Load()+ran.Load() != int64(together) {
+					t.Errorf("of %d callers %d ran and %d lost the answer", together, ran.Load(), lost.Load())
+				}
 			}
-			wg.Wait()
-			if lost.Load() == 0 || lost.Load()+ran.Load() != int64(together) {
-				t.Errorf("of %d callers %d ran and %d lost the answer", together, ran.Load(), lost.Load())
+			call()
+			if together == 1 && inUse(t, direct, key(0)) == 0 { // the server has refused a swap that came late, and the next call is none
+				loadScripts(t, s) // connects again
+				call()
 			}
 			out := int64(0)
 			for i := 0; i < together; i += calls {
@@ -257,41 +274,38 @@ func TestLostAnswer(t *testing.T) {
 
 // A lease whose answer is lost is out once, and ends by itself. A Settle whose answer is lost may be done again.
 func TestLostLease(t *testing.T) {
-	server := servers.OwnRedis(t)
-	proxy := newProxy(t, server.Addr())
-	client := connectWith(t, &goredis.Options{Addr: proxy.addr, MaxRetries: 10})
-	s := newStorageWith(t, client, redis.Options{})
-	direct := newStorageWith(t, connect(t, server.Addr()), redis.Options{})
+	server := newOffset(t)
+	proxy := newProxy(t, server.mini.Addr())
+	s := newStorageWith(t, server.connect(t, proxy.addr), redis.Options{})
+	direct := newStorageWith(t, server.Client, redis.Options{})
 	l := plenty
-	l.Tokens, l.Lease = 1, 200
+	l.Tokens = 1
 	lose := func(op decision.Op) {
 		t.Helper()
 		op.Now, op.Cost = decision.OwnClock, decision.Cost{1}
+		loadScripts(t, s) // connects again, and hears the server's time
 		proxy.cut.Store(1)
 		if a, err := s.Do(t.Context(), "shop", &l, nil, op); !errors.Is(err, redis.ErrNoAnswer) {
 			t.Fatalf("operation %d = %+v, %v; want ErrNoAnswer", op.Kind, a, err)
 		}
 	}
-	loadScripts(t, s)
+	server.stop()
 	lose(decision.Op{Kind: decision.Admit})
 	if _, n := out(t, direct, "shop"); n != 1 {
 		t.Errorf("%d leases are out after an Admit whose answer is lost, want 1", n)
 	}
+	server.move(time.Minute)
+	server.start()
 	var a decision.Answer
 	eventually(t, "admitted when the lost lease is over", func() bool {
 		op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Ticket: a.Ticket}
 		a = do(t, s, "shop", &l, op)
 		return a.Delay == 0
 	})
-	l.Lease = 60_000
-	a = do(t, s, "shop", &l, decision.Op{Kind: decision.Renew, Lease: a.Lease})
-	if !a.Found {
-		eventually(t, "admitted again, the lease was over", func() bool {
-			a = admit(t, s, "shop", &l)
-			return a.Delay == 0
-		})
-	}
 	lose(decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease})
+	if _, n := out(t, direct, "shop"); n == 1 { // the server has refused a swap that came late, and the next call is none
+		lose(decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease})
+	}
 	if settle(t, s, "shop", &l, a.Lease) {
 		t.Error("Settle whose answer was lost was not done")
 	}
@@ -841,44 +855,46 @@ func TestCloseAfterLeaving(t *testing.T) {
 	server := servers.OwnRedis(t)
 	client := connect(t, server.Addr())
 	direct := newStorageWith(t, client, redis.Options{})
-	opened, err := storage.Open(t.Context(), server.URL())
+	opened, err := storage.Open(t.Context(), server.URL()+"?read_timeout=-1")
 	ok(t, err)
 	s := opened.(*redis.Storage)
 	getDelay(t, s, "shop", &perSecond)
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	busy.Go(func() {
-		const script = "local began = redis.call('TIME'); repeat local now = redis.call('TIME') until (now[1] - began[1]) * 1000000 + now[2] - began[2] > 500000"
-		if err := client.Eval(t.Context(), script, nil).Err(); err != nil && !errors.Is(err, goredis.Nil) {
-			t.Error(err)
-		}
-	})
-	impatient := connectWith(t, &goredis.Options{Addr: server.Addr(), ReadTimeout: 20 * time.Millisecond, MaxRetries: -1})
-	eventually(t, "the server is busy", func() bool { return impatient.Ping(t.Context()).Err() != nil })
+	ok(t, server.Pause())
 	ctx, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer leave()
 	if _, err := ask(ctx, s, "shop", &perSecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the call of the caller that left: %v", err)
 	}
-	ok(t, s.Close())
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	eventually(t, "Close is under way", func() bool {
+		_, err := ask(ctx, s, "shop", &perSecond)
+		return errors.Is(err, redis.ErrClosed)
+	})
+	ok(t, server.Resume())
+	ok(t, <-closed)
 	if e, err := direct.Read(t.Context(), "shop"); err != nil || e.State.Plain != 1 {
 		t.Errorf("%d tokens are out, %v; want the 1 of the caller that stayed", e.State.Plain, err)
 	}
 }
 
-// impatient is a hook that gives a command up after a time, as a circuit breaker does.
-type impatient struct{ hook }
+// impatient is a hook that gives up the commands for which a connection is made, as a circuit breaker may.
+type impatient struct {
+	hook
+	dials chan bool
+	sent  sync.WaitGroup // the commands that were given up
+}
 
 var errImpatient = errors.New("given up")
 
-func (impatient) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+func (i *impatient) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
 		done := make(chan error, 1)
-		go func() { done <- next(ctx, cmd) }()
+		i.sent.Go(func() { done <- next(ctx, cmd) })
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(250 * time.Millisecond):
+		case <-i.dials:
 			return errImpatient
 		}
 	}
@@ -890,13 +906,15 @@ func TestCallGivenUpByAHook(t *testing.T) {
 	server := servers.OwnRedis(t)
 	admin := connect(t, server.Addr())
 	var slow atomic.Bool
-	client := connectWith(t, &goredis.Options{Addr: server.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	impatient, dial := &impatient{dials: make(chan bool)}, make(chan bool)
+	client := connectWith(t, &goredis.Options{Addr: server.Addr(), DialTimeout: time.Minute, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if slow.CompareAndSwap(true, false) {
-			time.Sleep(600 * time.Millisecond)
+			impatient.dials <- true
+			<-dial
 		}
 		return net.Dial(network, addr)
 	}})
-	client.AddHook(impatient{})
+	client.AddHook(impatient)
 	s := newStorageWith(t, client, redis.Options{})
 	l := limits(1000, 1000, 3_600_000, 1000)
 	for range 4 {
@@ -908,7 +926,7 @@ func TestCallGivenUpByAHook(t *testing.T) {
 	before, err := s.Read(t.Context(), "small")
 	ok(t, err)
 	admin.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes")
-	time.Sleep(20 * time.Millisecond)
+	eventually(t, "the connections have ended", func() bool { return strings.Count(admin.ClientList(t.Context()).Val(), "\n") == 1 })
 	slow.Store(true)
 	if _, err := s.Do(context.Background(), "small", &l, nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); err == nil {
 		t.Fatal("the hook did not give the call up")
@@ -916,7 +934,8 @@ func TestCallGivenUpByAHook(t *testing.T) {
 	for range 20 {
 		getDelay(t, s, "large", &l)
 	}
-	time.Sleep(1200 * time.Millisecond)
+	close(dial)
+	impatient.sent.Wait()
 	after, err := s.Read(t.Context(), "small")
 	ok(t, err)
 	if after.State.Plain > before.State.Plain+1 {
@@ -945,33 +964,56 @@ func TestFarServer(t *testing.T) {
 // offset is a miniredis whose clock runs, ahead of the real one. It counts the calls of scripts.
 type offset struct {
 	*goredis.Client
+	mini           *miniredis.Miniredis
+	stopped        atomic.Bool
 	ahead, scripts atomic.Int64
 }
 
 func newOffset(t *testing.T) *offset {
-	mini := miniredis.RunT(t)
-	o := &offset{Client: connect(t, mini.Addr())}
-	o.AddHook(before(func(commands ...goredis.Cmder) {
-		mini.SetTime(time.Now().Add(time.Duration(o.ahead.Load())))
+	o := &offset{mini: miniredis.RunT(t)}
+	o.Client = o.connect(t, o.mini.Addr())
+	return o
+}
+
+// connect returns another client, which may connect through a proxy.
+func (o *offset) connect(t *testing.T, addr string) *goredis.Client {
+	client := connectWith(t, &goredis.Options{Addr: addr, MaxRetries: 10})
+	client.AddHook(before(func(commands ...goredis.Cmder) {
+		if !o.stopped.Load() {
+			o.set()
+		}
 		for _, c := range commands {
 			if c.Name() == "evalsha" {
 				o.scripts.Add(1)
 			}
 		}
 	}))
-	return o
+	return client
 }
+
+func (o *offset) set() { o.mini.SetTime(time.Now().Add(time.Duration(o.ahead.Load()))) }
+
+// move sets the clock ahead.
+func (o *offset) move(d time.Duration) { o.ahead.Add(int64(d)) }
+
+// stop has the clock stand still until start.
+func (o *offset) stop() {
+	o.stopped.Store(true)
+	o.set()
+}
+
+func (o *offset) start() { o.stopped.Store(false) }
 
 // After the server's clock was set back, entities of the time before cost others nothing, and themselves few script calls.
 func TestClockSetBack(t *testing.T) {
 	hour := limits(1_000_000, 1_000_000, 3_600_000, 50)
 	server := newOffset(t)
 	s := newStorageWith(t, server.Client, redis.Options{})
-	server.ahead.Store(int64(time.Hour))
+	server.move(time.Hour)
 	for range 3 {
 		getDelay(t, s, "old", &hour)
 	}
-	server.ahead.Store(0)
+	server.move(-time.Hour)
 	const decisions = 100
 	for name, keys := range map[string][]string{"the old": {"old", "old"}, "the old and a new one": {"old", "new"}} {
 		before := server.scripts.Load()
@@ -994,7 +1036,8 @@ func TestShortLeaseOfSwap(t *testing.T) {
 		for range 3 {
 			settle(t, s, "shop", &l, admit(t, s, "shop", &l).Lease)
 		}
-		server.ahead.Store(int64(900 * time.Millisecond)) // on the way
+		server.move(900 * time.Millisecond) // on the way
+		server.stop()                       // the lease does not end before it is looked at
 		a := admit(t, s, "shop", &l)
 		if _, n := out(t, s, "shop"); a.Delay == 0 && n != 1 {
 			t.Errorf("remember %d: %d leases", remember, n)

@@ -425,14 +425,7 @@ func TestLeasesByOwnClock(t *testing.T) {
 	l := buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: 100, Rate: 1, Interval: 60_000}}, Tokens: 100, Guess: 1, Lease: 60_000, MaxLease: 120_000, Start: 1,
 	})
-	do := func(op decision.Op) decision.Answer {
-		op.Now = decision.OwnClock
-		a, err := s.Do(t.Context(), "shop", l, nil, op)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
-	}
+	do := func(op decision.Op) decision.Answer { return buckettest.Do(t, s, "shop", l, op) }
 	for _, cost := range []decision.Cost{{1}, {2}, {1, 0, 3}} {
 		admitted := do(decision.Op{Kind: decision.Admit, Cost: cost})
 		if b := admitted.Lease; b.ID == 0 || b.End != b.Begin+l.Lease || b.Cost != cost {

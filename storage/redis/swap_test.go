@@ -217,10 +217,7 @@ func newBehind(t *testing.T) *behind {
 
 func (b *behind) do(op decision.Op) decision.Answer {
 	b.t.Helper()
-	op.Now = decision.OwnClock
-	a, err := b.Do(b.t.Context(), "shop", b.l, nil, op)
-	oktest.OK(b.t, err)
-	return a
+	return buckettest.Do(b.t, b, "shop", b.l, op)
 }
 
 // step moves the server's clock, and has the process believe that it shows 900 ms less: all answers have been slow so far.

@@ -115,7 +115,7 @@ var wrong = map[string]func() storage.Storage{
 	"List tells bytes that are no state":      func() storage.Storage { return &teller{Storage: memory.New(), blind: true} },
 	"List tells all leases":                   func() storage.Storage { return &teller{Storage: memory.New(), all: true} },
 	"List counts the leases that it tells":    func() storage.Storage { return &teller{Storage: memory.New(), miscounts: true} },
-	"Read has a clock of its own":             func() storage.Storage { return &teller{Storage: memory.New(), ahead: 2 * time.Second} },
+	"Read has a clock of its own":             func() storage.Storage { return &teller{Storage: memory.New(), ahead: 5 * time.Minute} },
 	"Read returns the state it keeps":         func() storage.Storage { return &teller{Storage: memory.New(), aliasRead: true} },
 	"Do overwrites a Set":                     func() storage.Storage { return &decider{Storage: memory.New(), forceful: true} },
 	"Do changes the limits":                   func() storage.Storage { return &decider{Storage: memory.New(), spoils: true} },
