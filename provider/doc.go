@@ -13,7 +13,8 @@
 // [Read] reads the limit from a response: whether the provider refused the call because of it, for how long, and how
 // much is left. It knows Retry-After, RateLimit and RateLimit-Policy, their predecessors, X-RateLimit, and fields of
 // some providers. A [Transport] does that for all calls of an http.Client. It closes the entity in the bucket when the
-// provider refuses a call, because no counter sees other users of the same limit, or a limit that was lowered.
+// provider refuses a call. That is needed because no counter sees other users of the same limit, or a limit that was
+// lowered.
 //
 //	client := &http.Client{Transport: &provider.Transport{Bucket: bucket}}
 //	…

@@ -49,19 +49,20 @@ func TokenBucket(capacity int, perSecond float64) Rule {
 // FixedWindow allows n calls in each window of the clock: each minute of Unix time, each day of UTC. Use it only if the
 // provider's windows begin then, by a clock that agrees with the bucket's clock. Otherwise use SlidingWindow.
 //
-// n is at least 2. Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a
-// twentieth of n, at least one, or of the least n if there are several such windows.
+// n is at least 2. The Size is n less the calls that may be in flight. Without a rule Concurrency as many may be in
+// flight as keep up the rate if a call takes 200 ms, and at least a twentieth of n. That is 9 of 50 a second, and 3 of
+// 60 a minute. Of several such windows the least number counts. If calls take longer, name a higher Concurrency.
 func FixedWindow(n int, per time.Duration) Rule {
 	return Rule{kind: fixedWindow, n: n, per: per}
 }
 
 // Calendar allows n calls in each interval of a calendar, such as drip.Daily of the provider's time zone. Use it only
-// if the provider documents that its day, week or month begins then. n is at least 2. Limit takes the calls that may be
-// in flight off n, as for FixedWindow.
+// if the provider documents that its day, week or month begins then. n is at least 2. The Size is n less the calls that
+// may be in flight: those of a rule Concurrency, else a twentieth of n and at least one.
 func Calendar(n int, align drip.Alignment) Rule { return Rule{kind: calendar, n: n, align: align} }
 
-// SlidingWindow allows n calls in any span of time that long. It also keeps a window whose beginning is not known, such
-// as one that begins with a call or at somebody's midnight, because that is such a span. n must be at least 2.
+// SlidingWindow allows n calls in any span of time that long. A window whose beginning is not known is such a span, so
+// this rule keeps it, too: one that begins with a call or at somebody's midnight. n must be at least 2.
 //
 // A tenth of n may run at once, at least one. In the long run about the rest of n runs in each window: nine of 10, but
 // four of 5, and one of 2. Burst changes both.
@@ -124,8 +125,9 @@ const (
 // become Windows, so name the shortest first.
 //
 // travel is the longest time from the admission of a request until the provider counts it. It includes the work of the
-// handler before the request, connecting, and the way. 50 ms is right for a connection that is open, near by; it costs
-// 50 ms of each sliding window and next to nothing of a bucket. It is 0 to an hour.
+// handler before the request, connecting, and the way to the provider. 50 ms is right for a provider near by and a
+// connection that is open. Each sliding window becomes longer by travel, and a bucket hardly slower. It is 0 to an
+// hour.
 //
 // The error names a rule that drip cannot keep: one that allows a single call in a window, or one that makes no sense.
 func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
@@ -145,7 +147,7 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 		case concurrency:
 			l.Concurrency = min(l.Concurrency, r.n)
 		case fixedWindow, calendar:
-			inFlight = min(inFlight, max(1, r.n/20))
+			inFlight = min(inFlight, r.inFlight())
 		}
 	}
 	if l.Concurrency == unlimited {
@@ -189,6 +191,17 @@ func Options(l drip.Limit) drip.Options {
 		Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval, Align: l.Align, Unit: l.Unit,
 		Windows: l.Windows, Concurrency: l.Concurrency, WaitForToken: l.WaitForToken,
 	}
+}
+
+// inFlight returns how many calls of a window of the clock may be in flight by default.
+func (r Rule) inFlight() int {
+	n := max(1, r.n/20)
+	if r.kind == fixedWindow { // n calls, each of this time, keep up the rate of the other r.n-n
+		const call = 200 * time.Millisecond
+		keepUp := (time.Duration(r.n)*call + r.per + call - 1) / (r.per + call)
+		n = max(n, min(int(keepUp), r.n-1))
+	}
+	return n
 }
 
 func (r Rule) check() error {

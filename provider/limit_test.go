@@ -53,6 +53,17 @@ func TestLimit(t *testing.T) {
 			[]Rule{FixedWindow(60, time.Minute)},
 			drip.Limit{Size: 57, RefreshRate: 57, RefreshInterval: time.Minute, Concurrency: 3},
 		},
+		{ // 9 calls of 200 ms keep up 41 a second
+			[]Rule{FixedWindow(50, time.Second)},
+			drip.Limit{Size: 41, RefreshRate: 41, RefreshInterval: time.Second, Concurrency: 9},
+		},
+		{
+			[]Rule{FixedWindow(50, time.Second), FixedWindow(60, time.Minute)},
+			drip.Limit{
+				Size: 47, RefreshRate: 47, RefreshInterval: time.Second, Concurrency: 3,
+				Windows: []drip.Window{{Size: 57, RefreshRate: 57, RefreshInterval: time.Minute}},
+			},
+		},
 		{
 			[]Rule{FixedWindow(60, time.Minute), FixedWindow(5000, 24*time.Hour), Concurrency(5)},
 			drip.Limit{
@@ -86,6 +97,23 @@ func TestLimit(t *testing.T) {
 		got, err := Limit(travel, c.rules...)
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%v: Limit = %v, %v, want %v", c.rules, got, err, c.want)
+		}
+	}
+}
+
+// By default as many calls may be in flight as keep up the rate of a FixedWindow if a call takes 200 ms.
+func TestFixedWindowKeepsUp(t *testing.T) {
+	for n := 2; n <= 100; n++ {
+		for _, per := range []time.Duration{time.Second, 10 * time.Second} {
+			l := limitOf(t, FixedWindow(n, per))
+			if brings := l.Concurrency * int(per/(200*time.Millisecond)); brings < l.RefreshRate {
+				t.Errorf("%d each %v: %d calls in flight make %d in the window, which has %d", n, per, l.Concurrency, brings, l.RefreshRate)
+			}
+		}
+	}
+	for n := 2; n <= 10; n++ { // however short the window, something is left of it
+		if l := limitOf(t, FixedWindow(n, time.Millisecond)); l.Size < 1 {
+			t.Errorf("%d each 1ms: %+v", n, l)
 		}
 	}
 }
@@ -297,6 +325,8 @@ var played = [][]Rule{
 	{SlidingWindow(60, time.Minute).Burst(30)},
 	{FixedWindow(60, time.Minute)},
 	{FixedWindow(3, time.Second)},
+	{FixedWindow(50, time.Second)},
+	{FixedWindow(9, 100*time.Millisecond)},
 	{Concurrency(3)},
 	{SlidingWindow(5, time.Second), LeakyBucket(20, 1), Concurrency(2)},
 	{FixedWindow(20, time.Second), SlidingWindow(300, time.Minute), Concurrency(5)},

@@ -38,9 +38,9 @@ func anthropicTier1() []Preset {
 }
 
 // OpenAI returns the limits of OpenAI's API for one model: calls, and input and output tokens together, a minute. The
-// numbers depend on model and tier: the page of a model and the account's limits show them, and so do the headers
-// x-ratelimit-limit-requests and x-ratelimit-limit-tokens. Parse reads the Retry-After of a refusal. It does not read
-// the fields x-ratelimit-reset-requests and -tokens: they tell when the limit is full again.
+// numbers depend on model and tier. The page of a model and the account's limits show them, and so do the headers
+// x-ratelimit-limit-requests and -tokens. Parse reads the Retry-After of a refusal. It does not read the fields
+// x-ratelimit-reset-requests and -tokens: they tell when the limit is full again.
 func OpenAI(calls, tokens int) Preset {
 	return Preset{
 		Name: "OpenAI", Entity: "organization or project, and model", Wait: time.Minute,

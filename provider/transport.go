@@ -20,10 +20,10 @@ type Throttler interface {
 }
 
 // Transport is an http.RoundTripper that sends requests with another. When the provider refuses a request because of
-// its limit, Transport closes the request's entity for as long as the provider wants, in all processes that share the
-// bucket. If responses announce a rate, such as by RateLimit-Policy, Transport tells the bucket when it changes; a
-// bucket with drip.Options.Follow then keeps to it. Transport passes the response on unchanged. It is safe for
-// concurrent use, and so must its functions be; do not change its fields once it is used, nor copy it.
+// its limit, Transport closes the request's entity for as long as the provider wants. That holds in all processes that
+// share the bucket's storage. If responses announce a rate, such as by RateLimit-Policy, Transport tells the bucket
+// when it changes; a bucket with drip.Options.Follow then keeps to it. Transport passes the response on unchanged. It
+// is safe for concurrent use, and so must its functions be; do not change its fields once it is used, nor copy it.
 type Transport struct {
 	// Bucket learns of refused calls. Required.
 	Bucket Throttler
