@@ -138,7 +138,7 @@ func TestThrottledHasItsToken(t *testing.T) {
 var forToken = drip.Admission{Delay: time.Hour, Bound: drip.BoundTokens}
 
 // The queue wakes the first message that waits for a token, and has at most the given number of slots.
-func TestDeck(t *testing.T) {
+func TestHeldQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &heldQueue{most: 2}
 		first, second := k.enter("shop", 0), k.enter("shop", 0)
@@ -176,7 +176,7 @@ func TestDeck(t *testing.T) {
 
 // An operation wakes the first message that waits for a token of its entity, and the first one of any entity that waits for a token
 // of a shared limit that the operation was within.
-func TestDeckOfSharedLimits(t *testing.T) {
+func TestHeldQueueOfSharedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var within []string
 		s := taking(t, Options{

@@ -11,7 +11,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/dial"
 )
 
@@ -44,7 +43,7 @@ func TestNoConnectionToPublish(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const n = 128
-				s := taking(t, Options{Limiter: limiterFunc(func() time.Duration { return time.Hour })})
+				s := taking(t, Options{Limiter: delayed(func() time.Duration { return time.Hour })})
 				s.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
 					sleep(ctx, dial.Timeout) // as dial does
 					return nil, errors.New("connect: i/o timeout")
@@ -76,11 +75,11 @@ func TestNoConnectionToPublish(t *testing.T) {
 func TestLimiterAnswersBeforeTheExpiration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, handled := time.Now(), make(chan time.Duration, 1)
-		limiter := &buckettest.Plain{Fails: func(string) error {
+		limiter := &free{Delays: func(string) (time.Duration, error) {
 			if time.Since(began) < 16*time.Second {
-				return errors.New("the storage is down")
+				return 0, errors.New("the storage is down")
 			}
-			return nil
+			return 0, nil
 		}}
 		s := taking(t, Options{Limiter: limiter, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			handled <- time.Since(began)
@@ -141,11 +140,11 @@ func TestLimiterEndsTheGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const handlers = 4
 		ran := make(chan bool, 1)
-		limiter := &buckettest.Plain{Fails: func(entity string) error {
+		limiter := &free{Delays: func(entity string) (time.Duration, error) {
 			if entity != "good" {
 				runtime.Goexit()
 			}
-			return nil
+			return 0, nil
 		}}
 		s := taking(t, Options{Handlers: handlers, Prefetch: 100, Limiter: limiter, Attempts: 1, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
 			ran <- true

@@ -11,11 +11,11 @@
 //
 // # Delivery
 //
-// No message is lost: the Consumer acknowledges a message only when it was handled, or when the broker has confirmed
-// its copy in a delay queue or the dead-letter queue. An acknowledgement waits up to five milliseconds for others. A
-// crash before it is sent leaves two copies, so a handler may see a message twice. One exception is the broker's:
-// RabbitMQ 3.10 that is killed within some three seconds of declaring a quorum queue for the first time may come up
-// without it.
+// No message is lost. The Consumer acknowledges a message when it was handled, or when the broker has confirmed its
+// copy in a delay queue or the dead-letter queue, and not before. An acknowledgement waits up to five milliseconds for
+// others. A crash before it is sent leaves two copies, so a handler may see a message twice. The broker may lose
+// messages in one case: RabbitMQ 3.10, killed within some three seconds of the first declaration of a quorum queue, may
+// come up without it.
 //
 // # Queues
 //
@@ -110,8 +110,8 @@ type Options struct {
 	FailOpen bool
 
 	// Handler does the work. The Consumer calls it from many goroutines at once. Its context ends when the drain time is
-	// over, when the connection is lost and the broker will deliver the message again, or when the lease is lost. The
-	// Consumer retries an error; see Throttled for the other kind. OperationOf returns the Operation of the context.
+	// over or the lease is lost. It also ends when the connection is lost: the broker then delivers the message again.
+	// The Consumer retries an error; see Throttled for the other kind. OperationOf returns the Operation of the context.
 	// Required.
 	Handler Handler
 
@@ -119,9 +119,9 @@ type Options struct {
 	// being postponed. Defaults to 128.
 	Prefetch int
 
-	// Hold is the most postponed messages in hand at once. They come a moment early and the Consumer holds them
-	// until they are due, so Hold should be above the number of messages that are due in a second. Up to half of them may
-	// wait for a token, or for a window, for up to five seconds. Defaults to 4096.
+	// Hold is the most postponed messages in hand at once. They come a moment early, and the Consumer holds them until
+	// they are due. So Hold should be above the number of messages that are due in a second. Up to half of them may wait
+	// for a token, or for a window, for up to five seconds. Defaults to 4096.
 	Hold int
 
 	// Handlers is the most handlers at once. An entity takes at most three quarters of the places of Handlers and of
@@ -137,8 +137,8 @@ type Options struct {
 	// RetryDelay is longer itself. The Consumer adds up to a quarter at random. Defaults to one second.
 	RetryDelay time.Duration
 
-	// MaxPostponements is how often a message may be postponed before it goes to the dead letters: by the limit, or
-	// because its handler returned Throttled or Later. Defaults to 0: there is no maximum.
+	// MaxPostponements is how often a message may be postponed before it goes to the dead letters. Postponements by the
+	// limit count, and those after Throttled or Later. Defaults to 0: there is no maximum.
 	MaxPostponements int
 
 	// MaxAge is how long after its first delivery a message goes to the dead letters instead of to the handler. Defaults
@@ -268,10 +268,10 @@ func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 //	context.AfterFunc(ctx, stop) // after the first signal the second is the default again
 //
 // Run waits for a broker that is down, unless Options.FailFast is set. It returns an error at once when the broker is
-// up but Run can't begin: the work queue does not exist or is a stream, a permission is missing, or Run can't declare a
-// queue. The error says how to fix it. Once Run has begun it reconnects after any failure. Only a work queue that turns
-// out to be a stream ends it, with ErrQueue: without the permission to configure that queue Run sees it at a message. A
-// Consumer runs once: a second call returns an error.
+// up but Run can't begin. Either the work queue does not exist or is a stream, or a permission is missing, or Run can't
+// declare a queue. The error says how to fix it. Once Run has begun it reconnects after any failure. One failure ends
+// it, with ErrQueue: the work queue turns out to be a stream. Without the permission to configure that queue Run sees
+// it at a message. A Consumer runs once: a second call returns an error.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.begun.Swap(true) {
 		return errors.New("consumer: Run was called before; make a new Consumer to run again")

@@ -191,7 +191,7 @@ func (q *DelayQueues) Close() error {
 }
 
 // Postpone implements [Postponer]. It returns nil when the broker has confirmed the copy in a delay queue. A delay
-// above five seconds, or half a minute with FewQueues, takes several trips: at the end of each trip Limit sees that the
+// above five seconds, or half a minute with FewQueues, takes several trips. At the end of each trip Limit sees that the
 // delay is not over and sends the message on. The error is ErrExpired for a message that expires before, and
 // ErrUnpostponable for one that can never be postponed. After any other error the broker may have the copy all the
 // same, so the message can come twice. It is never lost, as long as you do not acknowledge the delivery after an error.

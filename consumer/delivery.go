@@ -195,7 +195,7 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 			}
 			sat = time.Now()
 		}
-		if time.Since(sat)+a.Delay > patience {
+		if a.Delay > patience-time.Since(sat) { // a sum might overflow
 			return a, nil
 		}
 		s.held.wait(s.waiting, place, a)

@@ -122,7 +122,7 @@ func takeHolds(t *testing.T, few bool) {
 // worker processes it.
 func TestFarNeverRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := taking(t, Options{Limiter: limiterFunc(func() time.Duration { t.Error("was asked about"); return 0 })})
+		s := taking(t, Options{Limiter: delayed(func() time.Duration { t.Error("was asked about"); return 0 })})
 		b := newStrict(t, 1)
 		from := newSettling(b, 1)
 		d := &delivery{message: message{Delivery: numberedDelivery(1)}, from: from, tag: from.received(1), back: true, far: true}

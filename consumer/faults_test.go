@@ -198,7 +198,7 @@ func TestConnectionIsCut(t *testing.T) {
 		proxy, url := through(t, direct.url, 0)
 		var l ledger
 		var asked atomic.Int64
-		limiter := limiterFunc(func() time.Duration { return time.Duration(asked.Add(1)%3) * 700 * time.Millisecond })
+		limiter := delayed(func() time.Duration { return time.Duration(asked.Add(1)%3) * 700 * time.Millisecond })
 		stop := running(t, Options{URL: url, Queue: queue, QueueType: queues, Limiter: limiter, Handler: &l})
 		published, cut := 0, 0
 		publish := func(n int) {
@@ -237,7 +237,7 @@ func TestCutConnectionsLeaveNothing(t *testing.T) {
 	}
 	goroutines, channels := used()
 	var l ledger
-	limiter := limiterFunc(func() time.Duration { return time.Duration(rand.IntN(2)) * 300 * time.Millisecond })
+	limiter := delayed(func() time.Duration { return time.Duration(rand.IntN(2)) * 300 * time.Millisecond })
 	stop := running(t, Options{URL: url, Queue: "orders", Limiter: limiter, Handler: &l})
 	for i := range 5 {
 		if i > 0 {
@@ -437,7 +437,7 @@ func TestBrokerHangs(t *testing.T) {
 	const n = 1000
 	var l ledger
 	var asked atomic.Int64
-	limiter := limiterFunc(func() time.Duration { return time.Duration(asked.Add(1)%3) * 700 * time.Millisecond })
+	limiter := delayed(func() time.Duration { return time.Duration(asked.Add(1)%3) * 700 * time.Millisecond })
 	b.publish(queue, numbered(0, n/2)...)
 	running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: &l})
 	hang := func() {

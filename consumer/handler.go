@@ -36,9 +36,8 @@ type Operation = worker.Operation
 // OperationOf returns the operation of a handler's context, nil for any other.
 func OperationOf(ctx context.Context) *Operation { return worker.OperationOf(ctx) }
 
-// ErrLeaseLost is the cause of a handler's context that was cancelled because its lease could not be renewed: the
-// operation has taken longer than the bucket's MaxLease, or the limiter was unreachable for too long. Other operations
-// may take its token now.
+// ErrLeaseLost is the cause of a handler's context whose lease could not be renewed. The operation has taken longer
+// than the bucket's MaxLease, or the limiter was unreachable for too long. Other operations may take its token now.
 var ErrLeaseLost = worker.ErrLeaseLost
 
 // Handlers and messages have the errors of package worker, and ErrExpired.
@@ -58,9 +57,9 @@ type PanicError = worker.PanicError
 // the message and sends it to the dead letters. Behind Limit see IsPermanent.
 func Permanent(cause error) error { return worker.Permanent(cause) }
 
-// IsPermanent reports whether an error of Limit's handler says that the message would fail at each further delivery:
-// the error is ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. So it is for an
-// empty entity, but not for another error of the entity function. Reject such a message without requeueing it.
+// IsPermanent reports whether an error of Limit's handler says that the message would fail at each further delivery.
+// Then the error is ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. So it is
+// for an empty entity, but not for another error of the entity function. Reject such a message without requeueing it.
 func IsPermanent(err error) bool {
 	return errors.Is(err, ErrUnpostponable) || errors.Is(err, ErrExpired) || worker.IsPermanent(err)
 }

@@ -13,28 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/internal/buckettest"
 )
-
-// scripted answers every GetDelay alike and counts the tokens out.
-type scripted struct {
-	delay time.Duration
-	out   int
-	dead  bool // the context of the last ReturnToken had ended
-}
-
-func (l *scripted) GetDelay(context.Context, string) (time.Duration, error) {
-	if l.delay == 0 {
-		l.out++
-	}
-	return l.delay, nil
-}
-
-func (l *scripted) ReturnToken(ctx context.Context, _ string) error {
-	l.out--
-	l.dead = ctx.Err() != nil
-	return nil
-}
 
 type postponed []time.Duration
 
@@ -47,7 +26,7 @@ func TestLimit(t *testing.T) {
 	failure := errors.New("failure")
 	shop := func(d *amqp.Delivery) (string, error) { return d.MessageId, nil }
 	for name, c := range map[string]struct {
-		limiter   scripted
+		delay     time.Duration // by the limiter
 		entity    EntityFunc
 		handler   error
 		header    amqp.Table
@@ -58,8 +37,8 @@ func TestLimit(t *testing.T) {
 	}{
 		"runs":           {handled: true},
 		"fails":          {handled: true, handler: failure, want: failure},
-		"postponed":      {limiter: scripted{delay: time.Second}, postponed: 1},
-		"slot is past":   {limiter: scripted{delay: -time.Second}, postponed: 1},
+		"postponed":      {delay: time.Second, postponed: 1},
+		"slot is past":   {delay: -time.Second, postponed: 1},
 		"throttled":      {handled: true, handler: Throttled(time.Minute, failure), postponed: 1},
 		"entity fails":   {entity: func(*amqp.Delivery) (string, error) { return "", failure }, want: ErrEntity},
 		"entity panics":  {entity: func(*amqp.Delivery) (string, error) { panic("oh") }, want: ErrEntity},
@@ -73,7 +52,8 @@ func TestLimit(t *testing.T) {
 			}
 			var p postponed
 			handled := false
-			h := Limit(&c.limiter, c.entity, &p)(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+			limiter := delayed(func() time.Duration { return c.delay })
+			h := Limit(limiter, c.entity, &p)(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 				handled = true
 				if len(d.Headers) != 0 {
 					t.Errorf("the handler sees our headers: %v", d.Headers)
@@ -90,8 +70,8 @@ func TestLimit(t *testing.T) {
 			if handled != c.handled || len(p) != c.postponed {
 				t.Errorf("handled %v, postponed %v", handled, p)
 			}
-			if c.limiter.out != 0 {
-				t.Errorf("%d tokens were not returned", c.limiter.out)
+			if n := limiter.Out.Load(); n != 0 {
+				t.Errorf("%d tokens were not returned", n)
 			}
 		})
 	}
@@ -102,11 +82,11 @@ func TestLimit(t *testing.T) {
 func TestLimitWaitsForTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, failure := time.Now(), errors.New("the storage is away")
-		l := &buckettest.Plain{Fails: func(string) error {
+		l := &free{Delays: func(string) (time.Duration, error) {
 			if time.Since(began) < time.Minute {
-				return failure
+				return 0, failure
 			}
-			return nil
+			return 0, nil
 		}}
 		var handled time.Duration
 		h := Limit(l, byID, new(postponed))(HandlerFunc(func(context.Context, *amqp.Delivery) error {
@@ -144,7 +124,7 @@ func TestLimitWithoutAnArgument(t *testing.T) {
 		"consumer: the Limiter is missing":                          func() { Limit(nil, byID, new(postponed)) },
 		"consumer: the Entity is missing":                           func() { Limit(&free{}, nil, new(postponed)) },
 		"consumer: the Postponer is missing":                        func() { Limit(&free{}, byID, (*DelayQueues)(nil)) },
-		"consumer: the Request needs a Limiter that is an Admitter": func() { LimitRequests(&scripted{}, byID, request, new(postponed)) },
+		"consumer: the Request needs a Limiter that is an Admitter": func() { LimitRequests(&free{}, byID, request, new(postponed)) },
 	} {
 		func() {
 			defer func() {
@@ -158,7 +138,7 @@ func TestLimitWithoutAnArgument(t *testing.T) {
 }
 
 func TestLimitReturnsTheTokenOfAPanicAndOfACancelledHandler(t *testing.T) {
-	l := &scripted{}
+	l := &returning{}
 	ctx, cancel := context.WithCancel(t.Context())
 	h := Limit(l, byID, new(postponed))(HandlerFunc(func(context.Context, *amqp.Delivery) error {
 		cancel()
@@ -172,9 +152,20 @@ func TestLimitReturnsTheTokenOfAPanicAndOfACancelledHandler(t *testing.T) {
 		}()
 		h.Handle(ctx, &amqp.Delivery{MessageId: "shop"})
 	}()
-	if l.out != 0 || l.dead {
-		t.Errorf("%d tokens are out; the context of the return had ended: %v", l.out, l.dead)
+	if out := l.Out.Load(); out != 0 || l.dead {
+		t.Errorf("%d tokens are out; the context of the return had ended: %v", out, l.dead)
 	}
+}
+
+// returning notes whether the context of the last ReturnToken had ended.
+type returning struct {
+	free
+	dead bool
+}
+
+func (l *returning) ReturnToken(ctx context.Context, entity string) error {
+	l.dead = ctx.Err() != nil
+	return l.free.ReturnToken(ctx, entity)
 }
 
 func TestNewNamesTheWrongField(t *testing.T) {
@@ -198,16 +189,16 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		{"consumer: Options.DrainTime is -1s; it must be above 0, or 0 for the default", func(o *Options) { o.DrainTime = -time.Second }},
 		{"consumer: Options.Prefetch and Options.Hold may be at most 65535", func(o *Options) { o.Hold = 65536 }},
 		{"consumer: Options.Queue is empty", func(o *Options) { o.Queue = "" }},
-		{"consumer: Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped", func(o *Options) { o.URL = "amqp://user:12/secret@localhost/" }},
+		{"consumer: Options.URL is not an AMQP URL such as amqp://user:password@host:5672/vhost, with the password escaped", func(o *Options) { o.URL = "amqp://user:12/secret@localhost/" }},
 		{`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`, func(o *Options) { o.QueueType = "stream" }},
 		{"consumer: Options.TLS is set, and Options.URL is one without TLS; it must begin with amqps://", func(o *Options) {
 			o.URL, o.TLS = "amqp://localhost/", &tls.Config{MinVersion: tls.VersionTLS13}
 		}},
 		{"consumer: Options.Request needs a Limiter that is an Admitter", func(o *Options) {
-			o.Limiter, o.Request = &scripted{}, func(*amqp.Delivery) drip.Request { return drip.Request{} }
+			o.Request = func(*amqp.Delivery) drip.Request { return drip.Request{} }
 		}},
 		{"consumer: Options.Cost needs a Limiter that is an Admitter", func(o *Options) {
-			o.Limiter, o.Cost = &scripted{}, func(*amqp.Delivery) int { return 1 }
+			o.Cost = func(*amqp.Delivery) int { return 1 }
 		}},
 		{"consumer: Options.URL is missing", func(o *Options) { o.URL = "" }},
 	} {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -131,8 +132,7 @@ func (h *holding) heldFull(c *Consumer) {
 // and of the slow entity the first so many.
 type reluctant struct {
 	*drip.Bucket
-	first        int64
-	slow, others atomic.Int64
+	first, slow, others atomic.Int64
 }
 
 func reluctantBucket(t testing.TB) *reluctant {
@@ -140,7 +140,7 @@ func reluctantBucket(t testing.TB) *reluctant {
 }
 
 func (r *reluctant) Admit(ctx context.Context, entity string, q drip.Request) (drip.Admission, error) {
-	if entity == "slow" && r.slow.Add(1) <= r.first || entity != "slow" && r.others.Add(1)%4 == 0 {
+	if entity == "slow" && r.slow.Add(1) <= r.first.Load() || entity != "slow" && r.others.Add(1)%4 == 0 {
 		return drip.Admission{Delay: 300 * time.Millisecond}, nil
 	}
 	return r.Bucket.Admit(ctx, entity, q)
@@ -166,34 +166,22 @@ func (h *holding) forToken() {
 	h.slowRuns()
 }
 
-// notYet postpones the slow entity by so little that its messages stay in hand, until it is let go.
-type notYet struct {
-	*reluctant
-	letGo atomic.Bool
-}
-
-func (l *notYet) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
-	if entity == "slow" && !l.letGo.Load() {
-		return drip.Admission{Delay: 300 * time.Millisecond}, nil
-	}
-	return l.reluctant.Admit(ctx, entity, r)
-}
-
 func (h *holding) untilDue() {
-	l := &notYet{reluctant: reluctantBucket(h.t)}
-	h.begin(l, func(context.Context, *amqp.Delivery) error { return nil })
+	bucket := reluctantBucket(h.t)
+	bucket.first.Store(math.MaxInt64) // by so little that they stay in hand
+	h.begin(bucket, func(context.Context, *amqp.Delivery) error { return nil })
 	eventually(h.t, "more are back than may be in hand", func() bool { return h.b.count(h.queue+".drip.due") > tightHold })
 	h.othersRun()
 	if h.slow.count() != 0 {
 		h.t.Errorf("%d messages have run", h.slow.count())
 	}
-	l.letGo.Store(true)
+	bucket.first.Store(0)
 	h.slowRuns()
 }
 
 func (h *holding) closedMinutes() {
 	bucket := reluctantBucket(h.t)
-	bucket.first = slowMessages                                      // which come back to find it closed
+	bucket.first.Store(slowMessages)                                 // which come back to find it closed
 	h.b.must(bucket.Throttled(h.t.Context(), "slow", 4*time.Minute)) // for longer than this test may take
 	h.begin(bucket, func(context.Context, *amqp.Delivery) error { return nil })
 	eventually(h.t, "all are postponed for minutes", func() bool { return h.b.waitingIn(h.queue) == slowMessages })

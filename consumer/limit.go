@@ -37,8 +37,8 @@ type Admitter = worker.Admitter
 // a slot that was booked for a message that p did not take. It panics if one of its arguments is nil.
 //
 // Limit recognizes a returning message by its headers and by the default exchange. So a publisher who may use the
-// default exchange can forge such a message: with a false exchange, routing key and user ID, or with the ticket of
-// another message, which gains it no more than a place in front.
+// default exchange can forge such a message. It may have a false exchange, routing key and user ID. With the ticket of
+// another message it gains a place in front, and no more.
 func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 	return LimitRequests(l, entity, nil, p)
 }

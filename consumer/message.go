@@ -326,8 +326,8 @@ func (m *message) publishing() amqp.Publishing {
 	}
 }
 
-// ErrUnpostponable is the error of a message that can never be postponed. Its headers are nested too deep, hold a value
-// that AMQP does not know, or leave no room in a frame for the headers of a copy. A Consumer sends it to the dead
+// ErrUnpostponable is the error of a message that can never be postponed. Its headers are nested too deep, or hold a
+// value that AMQP does not know, or leave no room in a frame for the headers of a copy. A Consumer sends it to the dead
 // letters. Behind Limit reject the delivery without requeueing it: see IsPermanent.
 var ErrUnpostponable = errors.New("consumer: the message cannot be postponed")
 

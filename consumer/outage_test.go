@@ -236,11 +236,11 @@ func TestFailingEntityStarvesNobody(t *testing.T) {
 	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
 		var away atomic.Bool
 		away.Store(true)
-		limiter := &buckettest.Plain{Fails: func(entity string) error {
+		limiter := &free{Delays: func(entity string) (time.Duration, error) {
 			if entity == "failing" && away.Load() {
-				return errors.New("no answer")
+				return 0, errors.New("no answer")
 			}
-			return nil
+			return 0, nil
 		}}
 		const n = 50
 		b.publish(queue, append(ofType("failing", 0, n), ofType("fine", n, 2*n)...)...)

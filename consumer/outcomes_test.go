@@ -187,10 +187,10 @@ func throttledIf(fail bool) error {
 	return nil
 }
 
-type limiterFunc func() time.Duration
-
-func (f limiterFunc) GetDelay(context.Context, string) (time.Duration, error) { return f(), nil }
-func (f limiterFunc) ReturnToken(context.Context, string) error               { return nil }
+// delayed is a limiter with these answers.
+func delayed(by func() time.Duration) *free {
+	return &free{Delays: func(string) (time.Duration, error) { return by(), nil }}
+}
 
 func TestGivesUp(t *testing.T) {
 	t.Parallel()
@@ -219,7 +219,7 @@ func TestGivesUp(t *testing.T) {
 			var asked atomic.Int64
 			o := Options{
 				URL: b.url, Queue: queue, RetryDelay: time.Millisecond,
-				Limiter: limiterFunc(func() time.Duration {
+				Limiter: delayed(func() time.Duration {
 					if int(asked.Add(1)) <= c.asked {
 						return 30 * time.Millisecond
 					}

@@ -49,16 +49,9 @@ func TestShutdownUnderLoad(t *testing.T) {
 	const n = 2000
 	b.publish(queue, numbered(0, n)...)
 	var l ledger
-	limiter := &free{}
-	some := func() time.Duration {
-		if rand.N(2) == 0 {
-			limiter.Out.Add(1)
-			return 0
-		}
-		return rand.N(900 * time.Millisecond)
-	}
+	limiter := delayed(func() time.Duration { return max(0, rand.N(1800*time.Millisecond)-900*time.Millisecond) })
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: returning{limiterFunc(some), limiter},
+		URL: b.url, Queue: queue, Limiter: limiter,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			time.Sleep(rand.N(20 * time.Millisecond))
 			return l.Handle(ctx, d)
@@ -141,16 +134,6 @@ func (l *ledger) handledOf(ids map[string]bool) (n int) {
 	return n
 }
 
-// returning asks one limiter and returns to another.
-type returning struct {
-	limiterFunc
-	to *free
-}
-
-func (l returning) ReturnToken(ctx context.Context, id string) error {
-	return l.to.ReturnToken(ctx, id)
-}
-
 // A queue that does not answer the end of its consumer keeps the other one's consumer no longer.
 func TestBothConsumersEndAtOnce(t *testing.T) {
 	b, queue := beside(t)
@@ -215,7 +198,7 @@ func TestShutdownWhileBlocked(t *testing.T) {
 	asked := 0
 	stop := running(t, Options{
 		URL: b.url, Queue: queue, DrainTime: time.Hour,
-		Limiter: limiterFunc(func() time.Duration { mu.Lock(); defer mu.Unlock(); asked++; return time.Minute }),
+		Limiter: delayed(func() time.Duration { mu.Lock(); defer mu.Unlock(); asked++; return time.Minute }),
 	})
 	eventually(t, "all wait to be postponed", func() bool { mu.Lock(); defer mu.Unlock(); return asked == n })
 	stop()

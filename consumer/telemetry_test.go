@@ -19,14 +19,14 @@ import (
 )
 
 // postponing postpones the first n that ask.
-func postponing(n int64, delay time.Duration) limiterFunc {
+func postponing(n int64, delay time.Duration) *free {
 	var asked atomic.Int64
-	return func() time.Duration {
+	return delayed(func() time.Duration {
 		if asked.Add(1) > n {
 			return 0
 		}
 		return delay
-	}
+	})
 }
 
 // From the publisher to the handler it is one trace, however often the message was postponed in between and whatever for.

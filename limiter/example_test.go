@@ -10,7 +10,8 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// Ten units a second. The second operation waits for what the first one has used, not for its own units.
+// Ten units a second. An operation waits for what the ones before it have used, not for its own units: the third one takes the
+// units of an hour at once.
 func Example() {
 	ctx := context.Background()
 	l, err := limiter.New(limiter.Options{Limit: 10})
@@ -18,20 +19,18 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	for range 3 {
-		waited, err := l.Consume(ctx, 10)
-		if err != nil {
+	began := time.Now()
+	for _, units := range []float64{10, 10, 36_000} {
+		if _, err := l.Consume(ctx, units); err != nil {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println("waited about", waited.Round(time.Second))
 	}
+	fmt.Println("waited two seconds:", time.Since(began) >= 2*time.Second)
 	_, err = l.ConsumeTimeout(ctx, 10, 10*time.Millisecond, false)
 	fmt.Println(err, errors.Is(err, limiter.ErrTimeout))
 	// Output:
-	// waited about 0s
-	// waited about 1s
-	// waited about 1s
+	// waited two seconds: true
 	// limiter: consume 10 units: timed out after 10ms true
 }
 

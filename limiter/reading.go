@@ -99,7 +99,7 @@ func (l *Limiter) io(call func(context.Context) error) error {
 	defer cancel()
 	err := panics.Caught(func() error { return call(ctx) })
 	if err != nil && ctx.Err() != nil {
-		return errNoAnswer // not the context's error: the caller's has not ended
+		return fmt.Errorf("%w: %v", errNoAnswer, err) // not the context's error: the caller's has not ended
 	}
 	return err
 }

@@ -295,7 +295,12 @@ func TestBroken(t *testing.T) {
 			t.Error(err)
 		}
 
-		s.set(func() { s.hangs = false })
+		s.set(func() { s.hangs, s.trips, s.fail = false, 11*time.Second, errors.New("no route to host") })
+		if _, err := l.Consume(t.Context(), 1); !errors.Is(err, limiter.ErrStorage) || !strings.Contains(err.Error(), "10s") || !strings.Contains(err.Error(), "no route") {
+			t.Error(err)
+		}
+
+		s.set(func() { s.trips, s.fail = 0, nil })
 		must(t, l.Reset(t.Context()))
 		waits(t, l, 1, 0)
 	})

@@ -164,7 +164,7 @@ func (a Action) values() url.Values {
 func actionOf(v url.Values, names func() []string) (Action, error) {
 	for _, name := range slices.Sorted(maps.Keys(v)) {
 		if name != "letter" && len(v[name]) > 1 { // else an action would do half of its request
-			return Action{}, badRequest("%s is there twice", visible(name))
+			return Action{}, badRequest("%s is there twice", entities.Visible(name))
 		}
 	}
 	a := Action{Do: Do(v.Get("do"))}
@@ -329,15 +329,17 @@ func (p *Page) do(w http.ResponseWriter, r *http.Request) error {
 // act does an action. It returns the outcome in words, and how many entities or messages it has changed.
 func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err error) {
 	if a.Do == Requeue {
-		picked := map[string]bool{}
+		picked := map[string]int{} // several that are alike have one ID
 		for _, id := range a.Letters {
-			picked[id] = true
+			picked[id]++
 		}
 		n, err := p.o.Broker.Requeue(ctx, a.Queue, func(l *queues.Letter) bool {
 			switch {
 			case len(a.Letters) > 0:
-				was := picked[l.ID]
-				delete(picked, l.ID) // of several that are alike
+				was := picked[l.ID] > 0
+				if was {
+					picked[l.ID]--
+				}
 				return was
 			case a.Reason != "":
 				return l.Reason == a.Reason

@@ -3,6 +3,7 @@ package page
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/internal/panics"
 )
@@ -78,6 +80,9 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 		names, b.Exact = []string{b.Query}, true
 	}
 	reports, err := p.reports(r.Context(), names)
+	if b.Exact && errors.Is(err, drip.ErrNoEntity) { // no entity can be called so
+		names, reports, b.Exact, err = nil, nil, false, nil
+	}
 	if err != nil {
 		return err
 	}
@@ -199,7 +204,7 @@ const mostLeases = 100
 
 func (p *Page) body(r *entities.Report) *entityBody {
 	b := &entityBody{
-		Report: r, Name: visible(r.Entity), URL: "entity?" + url.Values{"name": {r.Entity}}.Encode(), Because: r.Why(),
+		Report: r, Name: entities.Visible(r.Entity), URL: "entity?" + url.Values{"name": {r.Entity}}.Encode(), Because: r.Why(),
 		Do: "do?" + url.Values{"entity": {r.Entity}}.Encode(), Sure: "sure?" + Action{Do: Reset, Entity: r.Entity}.values().Encode(),
 		ClosedU: p.at(r.ClosedUntil, r.Time), Last: p.at(r.Waiting, r.Time), DecidedAt: p.at(r.Decided, r.Time),
 	}

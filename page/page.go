@@ -30,10 +30,8 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/absent"
@@ -205,25 +203,11 @@ func tell(err error) string {
 	return userinfo.ReplaceAllString(err.Error(), "://…@")
 }
 
-// visible escapes the characters of a foreign text that cannot be seen, or that move the text beside it.
-func visible(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			quoted := strconv.QuoteRuneToASCII(r)
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-	}
-	return b.String()
-}
-
 //go:embed assets
 var assets embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"short": entities.Short, "count": entities.Count, "visible": visible,
+	"short": entities.Short, "count": entities.Count, "visible": entities.Visible, "tell": tell,
 }).ParseFS(assets, "assets/*.html"))
 
 func asset(name, kind string) func(*Page, http.ResponseWriter, *http.Request) error {

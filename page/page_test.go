@@ -165,6 +165,27 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// A search for the beginning of reserved names is a search, and a page behind the last one does not say that nothing is stored.
+func TestListWithoutRows(t *testing.T) {
+	s := memory.New()
+	admit(t, s, "shop-1", 1)
+	for _, h := range []site{newSite(t, Options{Storage: s}), newSite(t, Options{Storage: struct{ storage.Storage }{s}})} {
+		for _, address := range []string{"?q=history:", "?q=history:shop-1", "?q=shared:"} {
+			status, text := h.get(t, address)
+			if status != 200 {
+				t.Errorf("%s: %d:\n%s", address, status, text)
+			}
+			has(t, text, `type="search"`)
+			if strings.Contains(text, "Nothing is stored") {
+				t.Errorf("%s:\n%s", address, text)
+			}
+		}
+	}
+	if _, text := newSite(t, Options{Storage: s}).get(t, "?page=2"); strings.Contains(text, "Nothing is stored") {
+		t.Errorf("the second page of one:\n%s", text)
+	}
+}
+
 // An entity that the storage forgets leaves the list, and a new one is in it soon.
 func TestIndexFollows(t *testing.T) {
 	s := memory.New()
@@ -467,7 +488,7 @@ func TestStorageThatPanics(t *testing.T) {
 		t.Error(status)
 	}
 	_, text = h.get(t, "?by=name")
-	has(t, text, "The list could not be read to its end")
+	has(t, text, "The list could not be read to its end: panic: a broken list")
 	_, text = h.get(t, "queues")
 	has(t, text, "panic: a broken broker")
 	b.lists = true
@@ -508,6 +529,14 @@ func TestSharedLimits(t *testing.T) {
 		}
 		if known && (want.Limit != "app" || !strings.Contains(text, "the shared limit &#34;app&#34;")) {
 			t.Errorf("%d: shop-4 is bound by %q; the page says\n%s", status, want.Limit, text)
+		}
+		if _, text = h.get(t, "entity?name=shop-4"); strings.Contains(text, "within 2 shared limits") == known {
+			t.Errorf("limits given: %s; the entity is\n%s", given, text)
+		}
+		if !known {
+			has(t, text, `<a href="./?q=shared%3A">`)
+			_, shared := h.get(t, "?q=shared%3A")
+			has(t, shared, ">shared:app<", ">shared:endpoint<", "1 to 2 of 2")
 		}
 		if _, text = h.get(t, "entity?name="+url.QueryEscape(drip.SharedID("app"))); !strings.Contains(text, "<h1>shared:app</h1>") {
 			t.Errorf("the shared limit is\n%s", text)
@@ -692,6 +721,7 @@ func TestQueuesAndLetters(t *testing.T) {
 	for form, want := range map[string]string{
 		"do=requeue&queue=orders&letter=twin":                         "1 message put back.",
 		"do=requeue&queue=orders&letter=twin&letter=0123456789abcdef": "2 messages put back.",
+		"do=requeue&queue=orders&letter=twin&letter=twin":             "2 messages put back.",
 		"do=requeue&queue=orders&reason=too+old":                      "2 messages put back.",
 		"do=requeue&queue=orders&all=yes":                             "3 messages put back.",
 		"do=requeue&queue=orders":                                     "which dead letters?",

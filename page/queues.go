@@ -41,7 +41,7 @@ func (p *Page) queues(w http.ResponseWriter, r *http.Request) error {
 				s, err = p.o.Broker.Look(r.Context(), name)
 				return err
 			})
-			b := queueBody{State: s, Name: visible(name)}
+			b := queueBody{State: s, Name: entities.Visible(name)}
 			if err != nil {
 				b.Err = tell(err)
 			}
@@ -49,7 +49,7 @@ func (p *Page) queues(w http.ResponseWriter, r *http.Request) error {
 				b.Dead = "dead?" + url.Values{"queue": {name}}.Encode()
 			}
 			for _, d := range s.Delays {
-				b.Delays = append(b.Delays, delayBody{visible(d.Name), d.Messages, p.at(d.Expires, s.Time)})
+				b.Delays = append(b.Delays, delayBody{entities.Visible(d.Name), d.Messages, p.at(d.Expires, s.Time)})
 			}
 			if len(b.Delays) > 0 {
 				b.Next = b.Delays[0].Leaves
@@ -95,7 +95,7 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) error {
 	}
 	sure := func(a Action) string { return "sure?" + a.values().Encode() }
 	b := deadBody{
-		Name: visible(queue), Do: "do?" + url.Values{"queue": {queue}}.Encode(), Sure: sure(Action{Do: Requeue, Queue: queue}),
+		Name: entities.Visible(queue), Do: "do?" + url.Values{"queue": {queue}}.Encode(), Sure: sure(Action{Do: Requeue, Queue: queue}),
 	}
 	letters, more, err := p.o.Broker.Dead(r.Context(), queue, mostLetters)
 	if err != nil {
@@ -107,9 +107,9 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) error {
 		reasons[l.Reason]++
 		title := l.ID
 		if l.MessageID != "" {
-			title = visible(l.MessageID)
+			title = entities.Visible(l.MessageID)
 		}
-		text := visible(string(l.Body))
+		text := entities.Visible(string(l.Body))
 		if l.Size > len(l.Body) {
 			text += fmt.Sprintf("… (%d bytes)", l.Size)
 		}

@@ -14,6 +14,7 @@ type leases struct {
 	mu      sync.Mutex
 	out     map[lease]held
 	first   map[lease]lease // of a renewed lease: the lease as it was taken
+	before  map[lease]lease // of a lease as last renewed: as it was before, which its holder may still give back
 	expired int64
 	most    int // with so many, add looks for leases that are over
 }
@@ -39,7 +40,7 @@ func (s *leases) taken(entity string, l drip.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.out == nil {
-		s.out, s.first = map[lease]held{}, map[lease]lease{}
+		s.out, s.first, s.before = map[lease]held{}, map[lease]lease{}, map[lease]lease{}
 	}
 	if len(s.out) >= s.most {
 		s.expire(now)
@@ -77,8 +78,13 @@ func (s *leases) renewed(entity string, before, after drip.Lease) {
 	s.remove(key, h)
 	h.lasts, h.now = lasts(after), after
 	s.out[key] = h
+	latest := lease{entity, after}
 	if after != key.Lease {
-		s.first[lease{entity, after}] = key
+		s.first[latest] = key
+	}
+	if before != key.Lease && before != after {
+		held := lease{entity, before}
+		s.first[held], s.before[latest] = key, held
 	}
 }
 
@@ -113,8 +119,13 @@ func (s *leases) find(entity string, l drip.Lease) (lease, held, bool) {
 }
 
 func (s *leases) remove(key lease, h held) {
+	latest := lease{key.entity, h.now}
 	delete(s.out, key)
-	delete(s.first, lease{key.entity, h.now})
+	delete(s.first, latest)
+	if before, ok := s.before[latest]; ok {
+		delete(s.first, before)
+		delete(s.before, latest)
+	}
 }
 
 func (s *leases) expire(now time.Time) {

@@ -251,8 +251,8 @@ func leasesAtRandom(t *testing.T, random *rand.Rand) {
 		t.Error("nothing has expired, or nothing was given back")
 	}
 	time.Sleep(time.Second)
-	if meters.Sum("drip.leases") != 0 || len(b.leases.out)+len(b.leases.first) != 0 {
-		t.Errorf("of leases that are over %d and %d are kept", len(b.leases.out), len(b.leases.first))
+	if meters.Sum("drip.leases") != 0 || len(b.leases.out)+len(b.leases.first)+len(b.leases.before) != 0 {
+		t.Errorf("of leases that are over %d, %d and %d are kept", len(b.leases.out), len(b.leases.first), len(b.leases.before))
 	}
 }
 
@@ -278,6 +278,38 @@ func TestNewHasTheDefaultsOfDrip(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A holder settles with the lease that it has, while a renewal of it is under way: it is given back, and never expires.
+func TestSettleDuringARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var meters oteltest.Meters
+		b := newBucket(t, drip.Options{Size: 5, RefreshRate: 5, Start: time.Unix(0, 0)}, &meters)
+		l := buckettest.Runs(t, b, "shop", drip.Request{}).Lease
+		renew := func() drip.Lease {
+			t.Helper()
+			time.Sleep(20 * time.Second)
+			renewed, err := b.Renew(t.Context(), "shop", l)
+			ok(t, err)
+			return renewed
+		}
+		for range 3 {
+			l = renew()
+		}
+		renew()
+		renew() // as after an answer that was lost
+		ok(t, b.Settle(t.Context(), "shop", l, 1))
+		if out := meters.Sum("drip.leases"); out != 0 {
+			t.Errorf("%v leases are out, want none", out)
+		}
+		time.Sleep(time.Hour)
+		if expired := meters.Sum("drip.leases.expired"); expired != 0 {
+			t.Errorf("%v leases have expired, want none", expired)
+		}
+		if len(b.leases.out)+len(b.leases.first)+len(b.leases.before) != 0 {
+			t.Errorf("%d, %d and %d are kept", len(b.leases.out), len(b.leases.first), len(b.leases.before))
+		}
+	})
 }
 
 // The bucket forgets unsettled leases even when no reader collects the metric.

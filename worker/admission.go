@@ -86,7 +86,8 @@ func (c careful) Throttled(ctx context.Context, entity string, retryAfter time.D
 // When the limiter gives no answer, no message may run, unless Options.FailOpen is set. Admit then calls pause with a
 // time that grows: pause waits for that time and reports whether to ask again. If it reports false, Admit returns the
 // limiter's error. It logs an outage once for each of its causes, not for every message that waits, and also an outage
-// of some entities alone. It returns an error that IsPermanent at once.
+// of some entities alone. Admit does not ask again after ErrTooOld or an error for which IsPermanent is true: it
+// returns that error at once.
 func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Duration) bool) (drip.Admission, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		if w.o.MaxAge > 0 && m.Note.Age() > w.o.MaxAge {

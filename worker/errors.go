@@ -34,9 +34,9 @@ func ThrottledShared(limit string, retryAfter time.Duration, cause error) error 
 	return &ThrottledError{RetryAfter: retryAfter, Shared: limit, Cause: sound(cause)}
 }
 
-// Later returns the error of an operation that is to run again after d, while other operations of the entity run: its
-// provider refuses calls to one endpoint, or a resource is busy. The message keeps its place before newcomers and
-// spends no attempt. d is at least a millisecond. cause may be nil.
+// Later returns the error of an operation that is to run again after d, while other operations of the entity run. For
+// example, a resource is busy, or the provider refuses calls to one endpoint. The message keeps its place before
+// newcomers and spends no attempt. d is at least a millisecond. cause may be nil.
 func Later(d time.Duration, cause error) error {
 	return &ThrottledError{RetryAfter: d, MessageOnly: true, Cause: sound(cause)}
 }
@@ -77,8 +77,8 @@ func (e *permanentError) Unwrap() error { return e.cause }
 // final are errors of the limiter and of a Worker after which the Worker does not ask again.
 var final = []error{ErrTooOld, ErrTooOften, drip.ErrCost, drip.ErrUnit, drip.ErrDeadline, drip.ErrNoShared, drip.ErrNoEntity, drip.ErrTime}
 
-// IsPermanent reports whether err comes from Permanent, or says by itself that its message can never run: it is
-// ErrTooOld, ErrTooOften, drip.ErrCost, ErrUnit, ErrDeadline, ErrNoShared, ErrNoEntity or ErrTime.
+// IsPermanent reports whether a message would fail again. Then err comes from Permanent, or is ErrTooOld, ErrTooOften,
+// drip.ErrCost, ErrUnit, ErrDeadline, ErrNoShared, ErrNoEntity or ErrTime.
 func IsPermanent(err error) bool {
 	e := (*permanentError)(nil)
 	return slices.ContainsFunc(final, func(f error) bool { return errors.Is(err, f) }) || errors.As(err, &e)

@@ -12,9 +12,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// ErrLeaseLost is the cause of an operation's context that was cancelled because its lease could not be renewed: the
-// operation has taken longer than the bucket's MaxLease, or the limiter was unreachable for too long. Other operations
-// may take its token now.
+// ErrLeaseLost is the cause of an operation's context whose lease could not be renewed. The operation has taken longer
+// than the bucket's MaxLease, or the limiter was unreachable for too long. Other operations may take its token now.
 var ErrLeaseLost = errors.New("the lease of the operation was lost")
 
 // Run runs the operation of a message that Admit has admitted. It renews the lease meanwhile and gives it back on every

@@ -1,13 +1,17 @@
 // Package worker takes messages of any queue through a rate limit: it admits, runs, renews the lease and settles.
 //
 // A [Worker] does not depend on any queue. For each delivery the queue's code calls [Worker.Do], which runs the
-// message's operation or returns how long to postpone it. One short text must travel with the message, its [Note]: the
+// message's operation or returns how long to postpone it. One short text must travel with the message, its [Note]. The
 // queue's code stores it in a header or in metadata, and hands it back with the next delivery. The packages below
 // adapters do that for River, JetStream, asynq, SQS and AMQP 1.0, package consumer for RabbitMQ.
 //
 // An operation returns nil when it is done and an error to be tried again. Three errors say more: [Throttled] or
 // [ThrottledShared] when the provider has refused it, [Later] to postpone this message alone, and [Permanent] when it
 // would fail again.
+//
+// Queue code that does more between the steps of Do calls them itself: [Worker.Open], [Worker.Admit], and then
+// [Worker.Run] or [Worker.Postpone]. After an error of Open or Admit comes [Worker.Fail] or [Worker.GiveUp]. If nobody
+// stores the Note of the Outcome, [Worker.Abandon] gives up its slot.
 package worker
 
 import (
@@ -58,8 +62,8 @@ type Options[M any] struct {
 	// to one second.
 	RetryDelay time.Duration
 
-	// MaxPostponements is how often the Worker may postpone a message before it gives the message up: by the limit, or
-	// because its operation returned Throttled or Later. Defaults to 0: there is no maximum.
+	// MaxPostponements is how often the Worker may postpone a message before it gives the message up with ErrTooOften.
+	// Postponements by the limit count, and those after Throttled or Later. Defaults to 0: there is no maximum.
 	MaxPostponements int
 
 	// MaxAge is how long after its first delivery a message is given up instead of run. Defaults to 0: at any age.
@@ -134,8 +138,8 @@ type Outcome struct {
 	Err   error         // of a failure, a refusal, an outage, or of giving up; from Do its text is valid UTF-8 without NUL
 }
 
-// Reason returns the text of Err for the dead letter of a message that is given up: valid UTF-8, and cut to 1,000
-// bytes, because queues refuse long texts, and the message would run again. It is empty without an Err.
+// Reason returns the text of Err for the dead letter of a message that is given up, empty without an Err. It is valid
+// UTF-8 of at most 1,000 bytes: a queue that refuses a longer text would deliver the message again.
 func (o Outcome) Reason() string {
 	if o.Err == nil {
 		return ""
@@ -149,7 +153,7 @@ const mostReason = 1000
 // Message is one delivery in hand. It is not safe for concurrent use.
 type Message struct {
 	Entity  string       // the entity whose limit it falls under
-	Request drip.Request // the request to the limiter; its ticket is the Note's
+	Request drip.Request // the request to the limiter; Admit takes the ticket from the Note
 	Note    Note         // the note that came with the delivery, kept up to date
 	ID      string       // for the log; may be empty
 
@@ -161,7 +165,10 @@ type Message struct {
 
 // Errors of a message that is given up, besides permanent errors.
 var (
-	ErrTooOld   = errors.New("the message is too old")
+	// ErrTooOld means that the message is older than Options.MaxAge.
+	ErrTooOld = errors.New("the message is too old")
+
+	// ErrTooOften means that the message was postponed Options.MaxPostponements times and may still not run.
 	ErrTooOften = errors.New("the message was postponed too often")
 )
 
@@ -177,8 +184,8 @@ const (
 )
 
 // Do handles a delivery. It asks the limiter and, if the message may run, calls run and gives the token back on every
-// path. note is the text of the Note of the Outcome that postponed the message, empty for a new message. A text that is
-// not a note makes the message a new one.
+// path. note is the text that the last Outcome's Note had, and is empty for a new message. A text that is no note makes
+// the message a new one.
 //
 // The context of run ends with ctx and when the lease is lost. OperationOf returns the Operation of that context. Do
 // returns a panic of run as an error. An Outcome that postpones spends none of the attempts unless it is Retried. Do
@@ -227,7 +234,7 @@ func (w *Worker[M]) step(ctx context.Context, m *Message, run func(context.Conte
 			return w.wait(m, outagePause, err)
 		case a.Delay == 0:
 			return w.Run(ctx, m, run)
-		case !back || time.Since(began)+a.Delay > soon:
+		case !back || a.Delay > soon-time.Since(began): // a sum might overflow
 			return w.Postpone(m, a.Delay)
 		}
 		if !sleep(ctx, a.Delay) {
@@ -252,8 +259,8 @@ func Drain(ctx context.Context) (hands context.Context, end context.CancelFunc) 
 
 // The methods below are the steps of Do, for a queue's code that puts steps of its own between them.
 
-// Open makes the Message of a delivery, with its entity and its request. It returns a panic of the user's functions as
-// an error. The Message is not nil, even with an error.
+// Open makes the Message of a delivery, with its entity and its request. A panic of the functions in Options becomes an
+// error. The Message is never nil, so that Fail can take it after an error.
 func (w *Worker[M]) Open(msg M, n Note) (_ *Message, err error) {
 	m := &Message{Note: n, carried: n.Ticket, booked: !n.Ticket.IsZero()}
 	err = caught(func() (err error) {
@@ -277,7 +284,8 @@ func (w *Worker[M]) Open(msg M, n Note) (_ *Message, err error) {
 	})
 }
 
-// Postpone postpones a message that the limit does not let run.
+// Postpone returns the Outcome of a message that the limit does not let run. The Outcome postpones it, or gives it up:
+// with ErrTooOften after Options.MaxPostponements, with drip.ErrDeadline if it would come back after its Deadline.
 func (w *Worker[M]) Postpone(m *Message, delay time.Duration) Outcome {
 	return w.postpone(m, Postponed, delay, nil)
 }
@@ -320,7 +328,7 @@ func lateFor(cause error) error {
 // outlived reports whether a message is given up because of its age or deadline, which spends no attempt.
 func outlived(err error) bool { return errors.Is(err, ErrTooOld) || errors.Is(err, drip.ErrDeadline) }
 
-// GiveUp ends a message that must not run any more.
+// GiveUp returns the Outcome of a message that must not run any more. It logs nothing.
 func (w *Worker[M]) GiveUp(m *Message, cause error) Outcome {
 	return Outcome{Kind: GivenUp, Note: m.Note, Err: cause}
 }

@@ -268,7 +268,7 @@ func TestDoInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var observed []Outcome
 		w := newWorker(t, Options[string]{
-			Limiter: &buckettest.Plain{Fails: func(string) error { return errors.New("no answer") }},
+			Limiter: &buckettest.Plain{Delays: func(string) (time.Duration, error) { return 0, errors.New("no answer") }},
 			Observe: func(_ context.Context, _ *Message, out Outcome) { observed = append(observed, out) },
 		})
 		began := time.Now()
@@ -531,22 +531,45 @@ func TestPlainLimiter(t *testing.T) {
 		l := &stubborn{failures: 3}
 		w := newWorker(t, Options[string]{Limiter: l})
 		ctx, cancel := context.WithCancel(t.Context())
-		if out := w.Do(ctx, "shop", "", func(context.Context) error { cancel(); return nil }); out.Kind != Done || l.returned != 1 {
-			t.Errorf("Do = %+v, the token was returned %d times; want once", out, l.returned)
+		if out := w.Do(ctx, "shop", "", func(context.Context) error { cancel(); return nil }); out.Kind != Done || l.Out.Load() != 0 {
+			t.Errorf("Do = %+v, %d tokens are out", out, l.Out.Load())
 		}
 	})
 }
 
 // stubborn is a limiter without tickets that fails to return a token some times.
-type stubborn struct{ failures, taken, returned int }
+type stubborn struct {
+	buckettest.Plain
+	failures int
+}
 
-func (l *stubborn) GetDelay(context.Context, string) (time.Duration, error) { l.taken++; return 0, nil }
-func (l *stubborn) ReturnToken(context.Context, string) error {
+func (l *stubborn) ReturnToken(ctx context.Context, entity string) error {
 	if l.failures--; l.failures >= 0 {
 		return errors.New("connection refused")
 	}
-	l.returned++
-	return nil
+	return l.Plain.ReturnToken(ctx, entity)
+}
+
+// A message that has come back and may never run is postponed again. Do does not hold it.
+func TestPlainLimiterThatSaysNever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(t, Options[string]{Limiter: &never{}})
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		out := w.Do(ctx, "shop", Note{Postponements: 1}.String(), succeeds)
+		if took := time.Since(began); out.Kind != Postponed || out.Delay != longestDelay || took > time.Second {
+			t.Errorf("Do = %+v after %v", out, took)
+		}
+	})
+}
+
+// never is a limiter that takes a moment to say that nothing ever runs.
+type never struct{ stubborn }
+
+func (*never) GetDelay(context.Context, string) (time.Duration, error) {
+	time.Sleep(time.Millisecond)
+	return math.MaxInt64, nil
 }
 
 // Between two attempts there is never less than RetryDelay, then twice as much each time up to an hour, and the random
@@ -599,16 +622,16 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 				return slog.Attr{}
 			}})
 			var tries, unlimited atomic.Int64
-			w := newWorker(t, Options[string]{FailOpen: failOpen, Logger: slog.New(text), Limiter: &buckettest.Plain{Fails: func(entity string) error {
+			w := newWorker(t, Options[string]{FailOpen: failOpen, Logger: slog.New(text), Limiter: &buckettest.Plain{Delays: func(entity string) (time.Duration, error) {
 				if entity == "fine" || time.Since(began) > time.Hour {
-					return nil
+					return 0, nil
 				}
 				tries.Add(1)
 				cause := "no answer"
 				if time.Since(began) > time.Hour/2 {
 					cause = "no password"
 				}
-				return fmt.Errorf("admit %q: %w", entity, errors.New(cause))
+				return 0, fmt.Errorf("admit %q: %w", entity, errors.New(cause))
 			}}})
 			ask := func(entity string) {
 				m, err := w.Open(entity, Note{})
@@ -762,11 +785,12 @@ func TestLeaseByAnotherClock(t *testing.T) {
 
 // A refusal takes nothing more of a limiter that can neither close an entity nor book: a second operation would be counted for it.
 func TestRefusalWithAPlainLimiter(t *testing.T) {
-	limiter := &stubborn{}
+	taken := 0
+	limiter := &buckettest.Plain{Delays: func(string) (time.Duration, error) { taken++; return 0, nil }}
 	w := newWorker(t, Options[string]{Limiter: limiter})
 	out := w.Do(t.Context(), "shop", "", func(context.Context) error { return Throttled(time.Minute, nil) })
-	if out.Kind != Refused || out.Delay != time.Minute || limiter.taken != 1 || limiter.returned != 1 {
-		t.Errorf("Do = %+v; %d tokens were taken and %d returned, want 1", out, limiter.taken, limiter.returned)
+	if out.Kind != Refused || out.Delay != time.Minute || taken != 1 || limiter.Out.Load() != 0 {
+		t.Errorf("Do = %+v; %d tokens were taken, want 1, and %d are out", out, taken, limiter.Out.Load())
 	}
 }
 

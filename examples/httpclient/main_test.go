@@ -46,7 +46,13 @@ func (p *postponer) Postpone(_ context.Context, _ *amqp.Delivery, delay time.Dur
 }
 
 func TestHandler(t *testing.T) {
-	api := newAPI("shop-1")
+	for !handles(t) && !t.Failed() { // the machine was slow: the second of refusal ends meanwhile
+	}
+}
+
+// handles returns false if it took so long that it may prove nothing.
+func handles(t *testing.T) bool {
+	began, api := time.Now(), newAPI("shop-1")
 	server := httptest.NewServer(api)
 	defer server.Close()
 	bucket, err := open()
@@ -61,6 +67,9 @@ func TestHandler(t *testing.T) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
+	if time.Since(began) > 500*time.Millisecond {
+		return false
+	}
 	// The second of shop-1 has heard of the refusal of the first.
 	if api.refused != 1 || api.calls != 2 || len(postponed.delays) != 2 {
 		t.Errorf("%d of %d calls were refused, postponed by %v", api.refused, api.calls, postponed.delays)
@@ -73,4 +82,5 @@ func TestHandler(t *testing.T) {
 	if s, err := bucket.Inspect(t.Context(), "shop-1"); err != nil || s.InUse != 0 {
 		t.Errorf("Inspect = %+v, %v", s, err)
 	}
+	return true
 }
