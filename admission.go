@@ -44,7 +44,7 @@ type Request struct {
 	Now time.Time
 }
 
-// Admission is the answer of Admit: run, if Delay is zero, or postpone.
+// Admission is the answer of Admit: run, if Delay is zero, or postpone. Beside an error it is zero and means nothing.
 type Admission struct {
 	// Delay is zero for an operation that may run now. Otherwise postpone the operation for Delay, then ask again with
 	// Ticket.
@@ -99,7 +99,8 @@ func (t Ticket) String() string {
 	return fmt.Sprintf("4.%d.%d.%d.%d.%d.%d.%d.%d.%x", t.t.Slot, t.t.Number, t.t.Again, c[0], c[1], c[2], c[3], urgent, t.within)
 }
 
-// ParseTicket reads a text of String. After an error the ticket is zero, which makes its message a newcomer.
+// ParseTicket reads a text of String; the empty text is the zero Ticket. After an error the ticket is zero, which makes
+// its message a newcomer.
 func ParseTicket(s string) (Ticket, error) {
 	if s == "" {
 		return Ticket{}, nil

@@ -18,8 +18,9 @@
 // adapters with other queues.
 //
 // An entity gains RefreshRate of capacity each RefreshInterval, never more than Size, and each operation that runs
-// takes one. At most Concurrency operations are in flight at once, or Size if Concurrency is not set. Delays spread the
-// postponed operations over the intervals to come.
+// takes one. In a storage that outlives the process a new entity is full, in memory it begins empty: see Options.Start.
+// At most Concurrency operations are in flight at once, or Size if Concurrency is not set. Delays spread the postponed
+// operations over the intervals to come.
 //
 // # Time
 //
@@ -48,8 +49,8 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// ErrNoEntity means that the entity is empty or reserved: it begins with "history:", or it is a shared limit or a
-// ShadowID where only an entity can be. Nothing was decided.
+// ErrNoEntity means that the entity is empty or reserved. It begins with "history:", or it is a SharedID or a ShadowID
+// where only an entity can be. Nothing was decided.
 var ErrNoEntity = errors.New("no entity")
 
 var (
@@ -143,17 +144,17 @@ type Options struct {
 	Follow bool
 
 	// History keeps in the storage, for an hour, how much each entity and each shared limit used in each minute: see
-	// Bucket.Used. Each is a record of its own, "history:" and the entity, so no entity begins with that. A process counts
-	// in memory and adds its counts to the records once a minute, in the background, in two calls of the storage for each
-	// record. Decisions neither wait for that nor fail with it. A process that ends loses the counts of its last minute.
-	// If the storage fails, up to 100,000 counts, each a minute of an entity, wait for the next minute; package telemetry
-	// measures these calls as get and set. Defaults to false.
+	// Bucket.Used. Each has a record of its own under the key "history:" and the entity, so no entity begins with that. A
+	// process counts in memory. Once a minute it adds its counts to the records, in the background, with two calls of the
+	// storage for each record. Decisions neither wait for that nor fail with it. A process that ends loses the counts of
+	// its last minute. If the storage fails, up to 100,000 counts, each a minute of an entity, wait for the next minute;
+	// package telemetry measures these calls as get and set. Defaults to false.
 	History bool
 
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
-	// defaults to the time of New: a restarted process, which has forgotten the operations before, begins with nothing,
-	// and gains its first capacity with the next interval. With any other storage it defaults to 1970: an entity that
-	// is not stored there has been idle, and is full.
+	// defaults to the time of New, because a restarted process has forgotten the operations before. Then an entity begins
+	// with nothing, and gains its first capacity with the next interval. With any other storage it defaults to 1970: an
+	// entity that is not stored there has been idle, and is full.
 	Start time.Time
 
 	// Storage keeps the state of the entities. Buckets that share a storage share its entities, and should have the
@@ -263,7 +264,7 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 }
 
 // ReturnToken gives back a token that a zero delay took. Call it once for each: a second call gives back a token that
-// another operation holds, though an entity never has more than its Concurrency of them. Leases do not have that
+// another operation holds. An entity still never has more than its Concurrency of them. Leases do not have that
 // weakness: see Admit. ReturnToken ignores an entity that is not in the storage.
 //
 // Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is lost.

@@ -31,10 +31,10 @@ type Usage struct {
 	Units map[string][60]int
 }
 
-// Used returns how much an entity, or a shared limit by its SharedID, used in the last hour, if the Buckets that let it
-// run have set Options.History. It takes one Get of the storage. Each process stores its counts once a minute, so the
-// latest use is missing for up to two minutes. An operation counts in the minute in which it began, with its expected
-// cost, and with its real cost from Settle on.
+// Used returns how much an entity, or a shared limit by its SharedID, used in the last hour. It knows what Buckets with
+// Options.History let run. It takes one Get of the storage. Each process stores its counts once a minute, so the latest
+// use is missing for up to two minutes. An operation counts in the minute in which it began, with its expected cost,
+// and with its real cost from Settle on.
 func (b *Bucket) Used(ctx context.Context, entityID string) (Usage, error) {
 	now, err := b.clock(time.Time{})
 	if err == nil {

@@ -59,8 +59,8 @@ type Limit struct {
 	Shadow bool
 }
 
-// ErrCost means that a cost is below zero or above 2^40, or that the cost of an Admit is more than a window of its unit
-// can ever hold. Nothing was decided.
+// ErrCost means that a cost is below zero or above 2^40. From Admit it also means that a window of that unit can never
+// hold the cost. Nothing was decided.
 var ErrCost = errors.New("the cost is out of range")
 
 // check returns an error if a call cannot be about this entity.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,6 +37,31 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 		code, _, ended := strings.Cut(block, "```")
 		if !ended || !strings.Contains(sources.String(), unindent(code)) {
 			t.Errorf("this block stands in no source file:\n%s", code)
+		}
+	}
+}
+
+// Every test that a page names is there: -run takes the beginning of a name, too.
+func TestReadmeNamesTests(t *testing.T) {
+	names, function := "\n", regexp.MustCompile(`(?m)^func (\w+)\(`)
+	err := fs.WalkDir(os.DirFS("."), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "_test.go") {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, match := range function.FindAllStringSubmatch(string(b), -1) {
+				names += match[1] + "\n"
+			}
+		}
+		return err
+	})
+	ok(t, err)
+	for page, text := range pages(t) {
+		for _, name := range regexp.MustCompile(`\b(Test|Example|Benchmark|Fuzz)[A-Z]\w*`).FindAllString(text, -1) {
+			if !strings.Contains(names, "\n"+name) {
+				t.Errorf("%s names %s, which is no test", page, name)
+			}
 		}
 	}
 }
@@ -120,7 +146,7 @@ func TestSimulatedFigures(t *testing.T) {
 	}
 	readme := strings.ReplaceAll(all["README.md"], "\n", " ")
 	for _, want := range []string{
-		fmt.Sprintf("In %d [simulated scenarios]", len(rows)), fmt.Sprintf("0 to %.1f times on average", drip), fmt.Sprintf("up to %.0f times", retryAfter),
+		fmt.Sprintf("In %d [simulated scenarios]", len(rows)), fmt.Sprintf("0 to %.1f times on average", math.Ceil(drip*10)/10), fmt.Sprintf("up to %.0f times", retryAfter),
 	} {
 		if !strings.Contains(readme, want) {
 			t.Errorf("the README does not say %q", want)

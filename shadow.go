@@ -73,7 +73,7 @@ func (b *Bucket) tries() bool { return b.tried != nil }
 // never late. It ignores deadlines. An operation with a cost that no window ever holds runs without a trial.
 //
 // If the Options of the Bucket, or some of its shared limits, have their Shadow set, the Shadow tries such limits
-// alone, and all others hold: it returns the Bucket's answer. An operation that may run takes one more call, about the
+// alone. All others hold: it returns the Bucket's answer. An operation that may run takes one more call, about the
 // limits on trial, in which the Bucket knows its entity by its ShadowID. If that call fails, the operation runs all the
 // same, without a trial.
 //
@@ -93,9 +93,10 @@ type Shadow struct {
 	// goroutines may call it at once. Defaults to nil.
 	OnPostponed func(entityID string, a Admission)
 
-	// Most is how many operations the Shadow follows at once: those that the Bucket has postponed, until they are over for
-	// the Bucket, and with limits on trial all that run. Operations beyond it run, and the Bucket forgets them as it
-	// forgets lost messages, so it postpones less than it would. Defaults to 100,000, of some 500 bytes each.
+	// Most is how many operations the Shadow follows at once. It follows those that the Bucket has postponed, until they
+	// are over for the Bucket. With limits on trial it also follows all that run. Operations beyond it run, and the
+	// Bucket forgets them as it forgets lost messages, so it postpones less than it would. Defaults to 100,000, of some
+	// 500 bytes each.
 	Most int
 
 	mu     sync.Mutex

@@ -97,7 +97,7 @@ func idOf(name string) int64 {
 func (s *sharedLimit) of(o *Options, now int64) (decision.Limits, error) {
 	own := *o
 	if own.Size == 0 && own.RefreshRate == 0 && (own.RefreshInterval != 0 || own.Align != Alignment{} || own.Unit != "") {
-		return decision.Limits{}, fmt.Errorf("%s is 0; a RefreshInterval, an Align and a Unit are of a Size", "Size")
+		return decision.Limits{}, fmt.Errorf("%s is 0; RefreshInterval, Align and Unit need one", "Size")
 	}
 	if own.Size == 0 && own.RefreshRate == 0 && len(own.Windows) > 0 { // the first of them takes their place
 		own.setFirst(own.Windows[0])

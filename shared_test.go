@@ -386,11 +386,11 @@ func TestSharedLimit(t *testing.T) {
 
 func TestSharedErrors(t *testing.T) {
 	for text, o := range map[string]drip.Options{
-		`Shared["app"].Size is 0`:              {Shared: map[string]drip.Limit{"app": {}}},
-		`an Align and a Unit are of a Size`:    {Shared: map[string]drip.Limit{"app": {RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 9, RefreshInterval: time.Hour}}}}},
-		`Shared["app"].RefreshInterval is 1ns`: {Shared: map[string]drip.Limit{"app": {Size: 1, RefreshInterval: 1}}},
-		`Shared has a limit without a name`:    {Shared: map[string]drip.Limit{"": {Size: 1}}},
-		`Shared["app"].Size is -1`:             {Shared: map[string]drip.Limit{"app": {Size: -1}}},
+		`Shared["app"].Size is 0`:                             {Shared: map[string]drip.Limit{"app": {}}},
+		`Size is 0; RefreshInterval, Align and Unit need one`: {Shared: map[string]drip.Limit{"app": {RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 9, RefreshInterval: time.Hour}}}}},
+		`Shared["app"].RefreshInterval is 1ns`:                {Shared: map[string]drip.Limit{"app": {Size: 1, RefreshInterval: 1}}},
+		`Shared has a limit without a name`:                   {Shared: map[string]drip.Limit{"": {Size: 1}}},
+		`Shared["app"].Size is -1`:                            {Shared: map[string]drip.Limit{"app": {Size: -1}}},
 	} {
 		if _, err := drip.New(o); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("New = %v, want %q", err, text)

@@ -51,8 +51,8 @@ type Status struct {
 
 	// Delay is the delay that Admit would give a newcomer of one call, and one of each other unit, within all shared
 	// limits. Bound is its cause, and Limit the name of the shared limit that Bound belongs to, "" for the entity's own.
-	// If the entity is closed, or that shared limit, Then is the cause of the part of the delay after the opening, which
-	// is of the same limit as Bound: BoundNone if the delay ends then.
+	// Then is for a closed entity or shared limit: the cause of the delay that remains after the opening, in the same
+	// limit, or BoundNone if none remains.
 	Delay time.Duration
 	Bound Bound
 	Then  Bound

@@ -12,8 +12,8 @@ import (
 	"github.com/drip-go/drip/decision"
 )
 
-// Costs is how much an operation takes of named units, by the names in Window.Unit: the input tokens of a language
-// model, the points of an API. An operation takes nothing of a unit that it does not name.
+// Costs is how much an operation takes of named units, such as the input tokens of a language model. The names are
+// those in Window.Unit. An operation takes nothing of a unit that it does not name.
 type Costs map[string]int
 
 // ErrUnit means that no window of the Options counts the unit. Nothing was decided.

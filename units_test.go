@@ -30,7 +30,7 @@ func TestUnits(t *testing.T) {
 	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			o := ofModel()
-			o.Storage = open(t)
+			o.Storage, o.Clock = open(t), func() time.Time { return time.UnixMilli(1_790_000_000_000) } // no minute ends
 			o.Shared = map[string]drip.Limit{"app": {Size: 5000, Unit: "input", RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 50, RefreshInterval: time.Minute}}}}
 			b := buckettest.New(t, o)
 			left := func(id string, want ...int) {
