@@ -111,19 +111,32 @@ func (l *Limits) deny(s *State, op *Op) {
 // promise promises the cost of an operation to a slot, which is the last one now. had is true if it had a slot before. Windows
 // that have room for it and are not refreshed yet get that promise back.
 func (l *Limits) promise(s *State, slot int64, op *Op, number int64, had bool) {
-	t := &op.Ticket
+	t, from := &op.Ticket, l.behind(s)
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if had && line.Left >= op.Cost[w.Unit] && w.gain(s, 0, t.Slot, s.Slot) == 0 {
 			line.Promised = min(w.Size, line.Promised+line.weight(t.Cost[w.Unit], t.Number))
 		}
 		cost := line.weight(op.Cost[w.Unit], number)
-		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - cost
+		line.Promised = w.gain(s, line.Promised, from, slot) - cost
 		if 2*cost >= line.Largest {
 			line.Largest, line.LargestAt = max(line.Largest, cost), slot
 		}
 	}
 	s.Slot = slot
+}
+
+// behind returns the last promised slot, or the end of the turns if more than 16 tickets that a window denied wait for theirs: newcomers do
+// not pass so many. A window denies tickets if tokens come back four times as fast as it brings the usual cost.
+func (l *Limits) behind(s *State) int64 {
+	turns, pace, slot := max(0, s.AgainUS-s.Now*1000), l.pace(s), s.Slot
+	for i := range l.Windows {
+		line := &s.Lines[i]
+		if span := line.spanUS(line.usual(s)); span/4 > pace && turns/16 > span {
+			slot = max(slot, s.AgainUS/1000)
+		}
+	}
+	return slot
 }
 
 // unnumbered reports whether an operation takes no place in the line for tokens: a GetDelay beside tickets, since it asks again as a

@@ -143,13 +143,14 @@ func (l *Limits) halfway(s *State) int64 {
 // capacity: see apart, unused and spare.
 func (l *Limits) newSlot(s *State, op *Op, v *view) {
 	v.slot = s.Closed
+	from := l.behind(s)
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if cost := op.Cost[w.Unit]; op.Urgent {
 			u := s.urgent(w.Unit)
 			v.slot = max(v.slot, w.room(s, line.Left-u.booked, cost, s.Now))
 		} else {
-			v.slot = max(v.slot, w.room(s, line.Promised, cost, s.Slot))
+			v.slot = max(v.slot, w.room(s, line.Promised, cost, from))
 		}
 	}
 	if s.Slot > s.Now && !op.Urgent && s.Lines[l.Shortest].Promised < l.Windows[l.Shortest].Size { // else nobody has a slot there

@@ -108,12 +108,12 @@ func (l *Limits) refresh(s *State, leases Leases, now int64) {
 				l.release(s, line, lost, now)
 			}
 			usual := line.usual(s)
-			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= min(w.Size, max(w.Rate, usual)) && (now-s.Now)*1000 > line.spanUS(usual)
+			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= min(w.Size, max(w.Rate, usual)) && (now-s.Now)*1000 > 2*line.spanUS(usual)
 		} else {
 			idle = false
 		}
 	}
-	if idle { // it was open for longer than a turn takes, and denied tickets do not come back
+	if idle { // it was open for longer than the turn of a large operation takes, and denied tickets do not come back
 		s.AgainUS = now * 1000
 	}
 }

@@ -116,6 +116,36 @@ func TestLowEstimates(t *testing.T) {
 	}
 }
 
+// Operations cost half or a fifth of their estimates, as calls of a language model do. Those that find no room ask again one after the other,
+// although the larger ones are further apart. While many of them wait, newcomers come after them.
+func TestEstimatesInAnOverload(t *testing.T) {
+	for _, c := range []struct {
+		estimate, part int // on average; its part that is used, in percent
+		arrivals       Arrivals
+		waits          float64 // p99, times the best
+		postponements  float64
+	}{
+		{1024, 50, Poisson(0.3, 0, 2*time.Hour), 2.8, 1.8}, {100, 50, Poisson(3.1, 0, 20*time.Minute), 2.4, 1.8},
+		{1024, 50, Burst(1000, 0), 1.08, 2.9}, {1024, 20, Burst(1000, 0), 1.08, 2.9},
+	} {
+		s := Scenario{
+			Arrivals: c.arrivals, Operation: Uniform(2*time.Second, 10*time.Second), Late: Uniform(0, 20*time.Millisecond),
+			Options: drip.Options{Size: 8000, RefreshRate: 133, RefreshInterval: time.Second, Concurrency: plenty},
+			Costs: func(r *rand.Rand) (int, int) {
+				estimate := c.estimate/2 + r.IntN(c.estimate)
+				return estimate, estimate * c.part / 100 * (50 + r.IntN(100)) / 100
+			},
+		}
+		for seed := range uint64(3) {
+			got, best := beside(t, s, seed)
+			waits := got.Wait.P99.Seconds() / best.Wait.P99.Seconds()
+			tell(t, waits > c.waits || got.Redeliveries.Mean > c.postponements || got.Redeliveries.Max > 15,
+				"%d %% of %d: 99 %% wait at most %.2f times as long as at best, with %.2f postponements, at most %d; want %.2f, %.2f and 15",
+				c.part, c.estimate, waits, got.Redeliveries.Mean, got.Redeliveries.Max, c.waits, c.postponements)
+		}
+	}
+}
+
 // Slots follow the average cost also where it is a few units, and estimates are a little higher.
 func TestEstimatesOfFewUnits(t *testing.T) {
 	for _, c := range []struct {

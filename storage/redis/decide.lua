@@ -2749,7 +2749,7 @@ function Shared_advance(x, now)
                   local x7 = span % 4096 * max3
                   spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
                 end
-                is7 = (now - x.State_Now) * 1000 > spanUS
+                is7 = (now - x.State_Now) * 1000 > 2 * spanUS
               end
               idle = is7
             else
@@ -8127,7 +8127,7 @@ end
                       local x7 = span % 4096 * max3
                       spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
                     end
-                    is7 = (t - s_Now) * 1000 > spanUS
+                    is7 = (t - s_Now) * 1000 > 2 * spanUS
                   end
                   idle = is7
                 else
@@ -8761,6 +8761,65 @@ end
               if v_fresh then
                 do
                   v_slot = s_Closed
+                  local behind2 = 0
+                  do
+                    local max2 = 0
+                    local x2 = s_AgainUS - s_Now * 1000
+                    if x2 > max2 then max2 = x2 end
+                    local turns = max2
+                    local pace = 0
+                    do
+                      local max3 = (l_Guess - l_Guess % 8) / 8
+                      if 200 > max3 then max3 = 200 end
+                      local guess = l_Guess < max3 and l_Guess or max3
+                      local x3 = (s_Held + guess) * 1000
+                      local y = (s_Ended + 1) * l_Tokens
+                      local max4 = 1
+                      local x4 = (x3 - x3 % y) / y
+                      if x4 > max4 then max4 = x4 end
+                      pace = max4
+                    end
+                    local pace2 = pace
+                    local slot = s_Slot
+                    for i2 = 0, l_Windows_n - 1 do
+                      local line2 = s_Lines[i2]
+                      do
+                        local spanUS = 0
+                        do
+                          local x3 = line2.Estimated
+                          local y = 1 > s_Ended and 1 or s_Ended
+                          local cost2 = (x3 - x3 % y) / y
+                          local spanUS2 = 0
+                          do
+                            local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                            local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                            local each2 = (x4 - x4 % y2) / y2
+                            local y3 = each2 + 1
+                            local min2 = cost2
+                            local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x5 < min2 then min2 = x5 end
+                            spanUS2 = min2 * each2
+                          end
+                          local span = spanUS2
+                          local max3 = 64
+                          local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x4 > max3 then max3 = x4 end
+                          local max4 = 64
+                          local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x5 > max4 then max4 = x5 end
+                          local x6 = span % 4096 * max4
+                          spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
+                        end
+                        local span = spanUS
+                        if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                          local x3 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                          if x3 > slot then slot = x3 end
+                        end
+                      end
+                    end
+                    behind2 = slot
+                  end
+                  local from2 = behind2
                   for i2 = 0, l_Windows_n - 1 do
                     local w2 = l_Windows[i2]
                     local line2 = s_Lines[i2]
@@ -8819,7 +8878,7 @@ end
                         local room2 = 0
                         do
                           local left = line2.Promised
-                          local at2 = s_Slot
+                          local at2 = from2
                           if left >= cost2 or cost2 == 0 then
                             room2 = at2
                           else
@@ -9702,6 +9761,65 @@ end
                 if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not v_spare and not op_Urgent then
                   do
                     local slot = s_Slot
+                    local behind2 = 0
+                    do
+                      local max2 = 0
+                      local x2 = s_AgainUS - s_Now * 1000
+                      if x2 > max2 then max2 = x2 end
+                      local turns = max2
+                      local pace = 0
+                      do
+                        local max3 = (l_Guess - l_Guess % 8) / 8
+                        if 200 > max3 then max3 = 200 end
+                        local guess = l_Guess < max3 and l_Guess or max3
+                        local x3 = (s_Held + guess) * 1000
+                        local y = (s_Ended + 1) * l_Tokens
+                        local max4 = 1
+                        local x4 = (x3 - x3 % y) / y
+                        if x4 > max4 then max4 = x4 end
+                        pace = max4
+                      end
+                      local pace2 = pace
+                      local slot2 = s_Slot
+                      for i2 = 0, l_Windows_n - 1 do
+                        local line2 = s_Lines[i2]
+                        do
+                          local spanUS = 0
+                          do
+                            local x3 = line2.Estimated
+                            local y = 1 > s_Ended and 1 or s_Ended
+                            local cost2 = (x3 - x3 % y) / y
+                            local spanUS2 = 0
+                            do
+                              local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                              local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                              local each2 = (x4 - x4 % y2) / y2
+                              local y3 = each2 + 1
+                              local min2 = cost2
+                              local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                              if x5 < min2 then min2 = x5 end
+                              spanUS2 = min2 * each2
+                            end
+                            local span = spanUS2
+                            local max3 = 64
+                            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x4 > max3 then max3 = x4 end
+                            local max4 = 64
+                            local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x5 > max4 then max4 = x5 end
+                            local x6 = span % 4096 * max4
+                            spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
+                          end
+                          local span = spanUS
+                          if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                            local x3 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                            if x3 > slot2 then slot2 = x3 end
+                          end
+                        end
+                      end
+                      behind2 = slot2
+                    end
+                    local from2 = behind2
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
                       local line2 = s_Lines[i2]
@@ -9786,12 +9904,12 @@ end
                         local since = 0
                         do
                           if w.Size > w.Rate then
-                            local max2 = s_Slot
+                            local max2 = from2
                             local x2 = s_Closed - 1
                             if x2 > max2 then max2 = x2 end
                             since = max2
                           else
-                            since = s_Slot
+                            since = from2
                           end
                         end
                         local t3 = since - w.Offset
@@ -11148,6 +11266,65 @@ end
                           do
                             local slot2 = s_Slot
                             local number2 = a_Ticket_Number
+                            local behind2 = 0
+                            do
+                              local max2 = 0
+                              local x2 = s_AgainUS - s_Now * 1000
+                              if x2 > max2 then max2 = x2 end
+                              local turns = max2
+                              local pace = 0
+                              do
+                                local max3 = (l_Guess - l_Guess % 8) / 8
+                                if 200 > max3 then max3 = 200 end
+                                local guess = l_Guess < max3 and l_Guess or max3
+                                local x3 = (s_Held + guess) * 1000
+                                local y = (s_Ended + 1) * l_Tokens
+                                local max4 = 1
+                                local x4 = (x3 - x3 % y) / y
+                                if x4 > max4 then max4 = x4 end
+                                pace = max4
+                              end
+                              local pace2 = pace
+                              local slot3 = s_Slot
+                              for i2 = 0, l_Windows_n - 1 do
+                                local line2 = s_Lines[i2]
+                                do
+                                  local spanUS = 0
+                                  do
+                                    local x3 = line2.Estimated
+                                    local y = 1 > s_Ended and 1 or s_Ended
+                                    local cost2 = (x3 - x3 % y) / y
+                                    local spanUS2 = 0
+                                    do
+                                      local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                      local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                      local each2 = (x4 - x4 % y2) / y2
+                                      local y3 = each2 + 1
+                                      local min2 = cost2
+                                      local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                      if x5 < min2 then min2 = x5 end
+                                      spanUS2 = min2 * each2
+                                    end
+                                    local span = spanUS2
+                                    local max3 = 64
+                                    local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                    if x4 > max3 then max3 = x4 end
+                                    local max4 = 64
+                                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                    if x5 > max4 then max4 = x5 end
+                                    local x6 = span % 4096 * max4
+                                    spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
+                                  end
+                                  local span = spanUS
+                                  if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                                    local x3 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                                    if x3 > slot3 then slot3 = x3 end
+                                  end
+                                end
+                              end
+                              behind2 = slot3
+                            end
+                            local from2 = behind2
                             for i2 = 0, l_Windows_n - 1 do
                               local w = l_Windows[i2]
                               local line2 = s_Lines[i2]
@@ -11232,12 +11409,12 @@ end
                                 local since = 0
                                 do
                                   if w.Size > w.Rate then
-                                    local max2 = s_Slot
+                                    local max2 = from2
                                     local x2 = s_Closed - 1
                                     if x2 > max2 then max2 = x2 end
                                     since = max2
                                   else
-                                    since = s_Slot
+                                    since = from2
                                   end
                                 end
                                 local t3 = since - w.Offset
@@ -11275,6 +11452,65 @@ end
                             local slot2 = v_slot
                             local number2 = a_Ticket_Number
                             local had = v_number > 0 and op_Ticket_Again < 2
+                            local behind2 = 0
+                            do
+                              local max2 = 0
+                              local x2 = s_AgainUS - s_Now * 1000
+                              if x2 > max2 then max2 = x2 end
+                              local turns = max2
+                              local pace = 0
+                              do
+                                local max3 = (l_Guess - l_Guess % 8) / 8
+                                if 200 > max3 then max3 = 200 end
+                                local guess = l_Guess < max3 and l_Guess or max3
+                                local x3 = (s_Held + guess) * 1000
+                                local y = (s_Ended + 1) * l_Tokens
+                                local max4 = 1
+                                local x4 = (x3 - x3 % y) / y
+                                if x4 > max4 then max4 = x4 end
+                                pace = max4
+                              end
+                              local pace2 = pace
+                              local slot3 = s_Slot
+                              for i2 = 0, l_Windows_n - 1 do
+                                local line2 = s_Lines[i2]
+                                do
+                                  local spanUS = 0
+                                  do
+                                    local x3 = line2.Estimated
+                                    local y = 1 > s_Ended and 1 or s_Ended
+                                    local cost2 = (x3 - x3 % y) / y
+                                    local spanUS2 = 0
+                                    do
+                                      local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                      local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                      local each2 = (x4 - x4 % y2) / y2
+                                      local y3 = each2 + 1
+                                      local min2 = cost2
+                                      local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                      if x5 < min2 then min2 = x5 end
+                                      spanUS2 = min2 * each2
+                                    end
+                                    local span = spanUS2
+                                    local max3 = 64
+                                    local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                    if x4 > max3 then max3 = x4 end
+                                    local max4 = 64
+                                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                    if x5 > max4 then max4 = x5 end
+                                    local x6 = span % 4096 * max4
+                                    spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
+                                  end
+                                  local span = spanUS
+                                  if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                                    local x3 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                                    if x3 > slot3 then slot3 = x3 end
+                                  end
+                                end
+                              end
+                              behind2 = slot3
+                            end
+                            local from2 = behind2
                             for i2 = 0, l_Windows_n - 1 do
                               local w = l_Windows[i2]
                               local line2 = s_Lines[i2]
@@ -11359,12 +11595,12 @@ end
                                 local since = 0
                                 do
                                   if w.Size > w.Rate then
-                                    local max2 = s_Slot
+                                    local max2 = from2
                                     local x2 = s_Closed - 1
                                     if x2 > max2 then max2 = x2 end
                                     since = max2
                                   else
-                                    since = s_Slot
+                                    since = from2
                                   end
                                 end
                                 local t3 = since - w.Offset
