@@ -49,7 +49,7 @@ func contentOf(body []byte) (c content) {
 	_ = json.Unmarshal(body, &b) // a value of another type stays empty
 	c.forbidden = strings.Contains(strings.ToLower(b.Message), "rate limit")
 	for _, e := range b.Errors {
-		c.throttled = c.throttled || e.Extensions.Code == "THROTTLED" || e.Type == "RATE_LIMITED"
+		c.throttled = c.throttled || e.Extensions.Code == "THROTTLED" || e.Type == "RATE_LIMITED" || e.Type == "RATE_LIMIT"
 	}
 	if t := b.Extensions.Cost.ThrottleStatus; t.RestoreRate > 0 && t.MaximumAvailable > 0 {
 		units := func(n float64) int64 { return int64(min(max(0, n), mostNumber)) }

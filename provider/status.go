@@ -59,7 +59,7 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 //   - The status is 429.
 //   - The status is 503, 529 or 403, and there is a Retry-After.
 //   - The status is 403, and nothing is left of a quota, as with GitHub and Salesforce.
-//   - The body says so: 200 with a GraphQL error THROTTLED (Shopify) or RATE_LIMITED (GitHub), 403 with
+//   - The body says so: 200 with a GraphQL error THROTTLED (Shopify), RATE_LIMITED or RATE_LIMIT (GitHub), 403 with
 //     REQUEST_LIMIT_EXCEEDED (Salesforce) or a message about the rate limit (GitHub).
 //
 // The time to wait is the Retry-After. Without one it lasts until Shopify's bucket has the missing points, or until all
