@@ -164,7 +164,6 @@ func quotasOf(h http.Header, now time.Time) []Quota {
 		{"app minute", "", "X-AppMinLimit-Remaining", "", time.Minute},
 		{"interval", "X-HubSpot-RateLimit-Max", "X-HubSpot-RateLimit-Remaining", "X-HubSpot-RateLimit-Interval-Milliseconds", 0},
 		{"daily", "X-HubSpot-RateLimit-Daily", "X-HubSpot-RateLimit-Daily-Remaining", "", 24 * time.Hour},
-		{"secondly", "X-HubSpot-RateLimit-Secondly", "X-HubSpot-RateLimit-Secondly-Remaining", "", time.Second},
 	} {
 		q := Quota{Name: f.name, Unit: "requests", Limit: count(h.Get(f.limit)), Remaining: count(h.Get(f.remaining)), Window: f.window}
 		if ms, ok := number(h.Get(f.milliseconds)); ok {

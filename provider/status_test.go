@@ -211,6 +211,10 @@ func TestParse(t *testing.T) {
 			200, "X-HubSpot-RateLimit-Daily: 250000\nX-HubSpot-RateLimit-Daily-Remaining: 249622\nX-HubSpot-RateLimit-Interval-Milliseconds: 10000\nX-HubSpot-RateLimit-Max: 100\nX-HubSpot-RateLimit-Remaining: 95", "",
 			fine(requests("interval", 100, 95, 10*s, 0), requests("daily", 250000, 249622, 24*h, 0)),
 		},
+		"HubSpot, a limit that is no longer enforced": {
+			403, "X-HubSpot-RateLimit-Max: 190\nX-HubSpot-RateLimit-Remaining: 180\nX-HubSpot-RateLimit-Secondly: 10\nX-HubSpot-RateLimit-Secondly-Remaining: 0",
+			`{"status":"error","category":"MISSING_SCOPES"}`, fine(requests("interval", 190, 180, 0, 0)),
+		},
 		"HubSpot, refused": {
 			429, "X-HubSpot-RateLimit-Max: 100\nX-HubSpot-RateLimit-Remaining: 0", `{"status":"error","policyName":"TEN_SECONDLY_ROLLING"}`,
 			throttled(0, requests("interval", 100, 0, 0, 0)),
