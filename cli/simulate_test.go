@@ -175,6 +175,8 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "travel": "-1s"}`:                                                                      "travel is below 0",
 		`{` + burst + `, "operation": {"kind": "exponential", "maen": "1s"}}`:                                   `unknown field "maen"`,
 		`{` + burst + `, "operation": {"kind": "exponential"}}`:                                                 "operation: exponential has a mean above 0",
+		`{` + burst + `, "operation": 5}`:                                                                       `operation is 5; it must be a duration such as "250ms"`,
+		`{` + burst + `, "late": null}`:                                                                         "",
 		`{` + burst + `, "late": {"kind": "odd"}}`:                                                              `late: there is no kind "odd"`,
 		`{` + burst + `, "operation": {"kind": "fixed", "mean": "1s"}}`:                                         `operation: there is no kind "fixed"`,
 		`{` + burst + `, "operation": {"mean": "1s"}}`:                                                          `operation: there is no kind ""`,

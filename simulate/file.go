@@ -311,7 +311,7 @@ type spread struct {
 }
 
 func (s *spread) UnmarshalJSON(text []byte) error {
-	if len(text) > 0 && text[0] == '"' {
+	if text[0] != '{' && string(text) != "null" {
 		return json.Unmarshal(text, &s.fixed)
 	}
 	type plain spread
