@@ -115,12 +115,12 @@ func (c *change) many(ctx context.Context, t *terminal, args []string, doing, do
 	if c.json {
 		return cmp.Or(writeJSON(t.out, manyJSON{len(names), changed, failed}), err)
 	}
-	fmt.Fprintf(t.out, "%s %s", entities.Count(changed, "entity"), done)
+	text := entities.Count(changed, "entity") + " " + done
 	if same := len(names) - changed - failed; same > 0 {
-		fmt.Fprintf(t.out, ", %d needed no change", same)
+		text += fmt.Sprintf(", %d needed no change", same)
 	}
-	fmt.Fprintln(t.out)
-	return err
+	_, unwritten := fmt.Fprintln(t.out, text)
+	return cmp.Or(err, unwritten)
 }
 
 // confirm asks, unless --yes is given. It fails if the answer is no, or if nobody is there to answer.

@@ -166,7 +166,8 @@ func (c *dead) requeue(ctx context.Context, t *terminal, b queues.Broker, queue 
 		return cmp.Or(writeJSON(t.out, requeueJSON{n}), err)
 	}
 	if n > 0 || err == nil {
-		fmt.Fprintf(t.out, "%s put back\n", entities.Count(n, "message"))
+		_, unwritten := fmt.Fprintf(t.out, "%s put back\n", entities.Count(n, "message"))
+		err = cmp.Or(err, unwritten)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,6 +59,14 @@ func (s slowly) Requeue(ctx context.Context, _ string, pick func(*queues.Letter)
 		<-ctx.Done()
 	}
 	return s.letters, ctx.Err()
+}
+
+// An outcome that cannot be written is a failure, although the letters are back.
+func TestRequeueOnAFullDisk(t *testing.T) {
+	c := &dead{change: change{all: true, yes: true, timeout: timeout{patience{duration(time.Minute)}}}}
+	if err := c.requeue(t.Context(), &terminal{out: full{}}, slowly{}, "orders"); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("the error is %v", err)
+	}
 }
 
 // drip dead requeue may take longer than --timeout, but not for one answer.

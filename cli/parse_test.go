@@ -144,7 +144,7 @@ func (full) Write([]byte) (int, error) {
 // An output that cannot be written is a failure, and no server that did not answer.
 func TestFullDisk(t *testing.T) {
 	_, url := newMemory(t)
-	for _, line := range []string{"help", "version", "top URL --json", "inspect URL shop"} {
+	for _, line := range []string{"help", "version", "top URL --json", "inspect URL shop", "pause URL 1m --all --yes", "pause URL shop 1m"} {
 		var err strings.Builder
 		if got := run(t.Context(), &terminal{out: full{}, err: &err, zone: time.UTC}, strings.Fields(strings.ReplaceAll(line, "URL", url))); got != statusFailure {
 			t.Errorf("drip %s: status %d, want %d\n%s", line, got, statusFailure, &err)
