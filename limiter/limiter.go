@@ -200,8 +200,8 @@ func (l *Limiter) Consume(ctx context.Context, units float64) (waited time.Durat
 
 // ConsumeTimeout is Consume with a timeout. If the wait would be as long or longer, it waits that long and returns
 // ErrTimeout; it charges the units then only if always is true. If the context ends first, it charges nothing. A
-// timeout of zero means no timeout, and a negative one is ErrInvalid. Use ConsumeNow to charge even if the context
-// ends.
+// timeout of zero means no timeout, and a negative one is ErrInvalid. To charge even if the context ends, call
+// ConsumeNow with another context.
 //
 // The timeout bounds the limiter's wait, and the context the time that a storage takes to answer.
 func (l *Limiter) ConsumeTimeout(ctx context.Context, units float64, timeout time.Duration, always bool) (waited time.Duration, err error) {
@@ -238,7 +238,7 @@ func (l *Limiter) TryConsume(ctx context.Context, units float64) (bool, error) {
 }
 
 // ConsumeNow charges the units without waiting, whatever is owed; later calls wait for them. It gives units below zero
-// back.
+// back. If its context has ended, it charges nothing: call it with context.WithoutCancel of the operation's.
 func (l *Limiter) ConsumeNow(ctx context.Context, units float64) error {
 	return failed("consume", units, l.consumeNow(ctx, units))
 }

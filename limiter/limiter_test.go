@@ -221,6 +221,9 @@ func TestCancel(t *testing.T) {
 		if _, err := l.Consume(ctx, 5); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
+		if err := l.ConsumeNow(ctx, 5); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 		waits(t, l, 0, 800*time.Millisecond)
 	})
 }
