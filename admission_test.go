@@ -365,6 +365,22 @@ func TestFarTicketText(t *testing.T) {
 	})
 }
 
+// A forged ticket, whose slot never comes, does not hold up the other operations of its entity.
+func TestForgedFarTicket(t *testing.T) {
+	eachPath(t, drip.Options{Size: 9, RefreshRate: 9, Shared: map[string]drip.Limit{"app": {Size: 1}}}, func(t *testing.T, b *clocked) {
+		b.runs(1, newcomer)
+		b.admit(1, newcomer)
+		b.admit(1, newcomer)
+		forged, err := drip.ParseTicket("3.9007199254740991.0.0.1.0.1")
+		ok(t, err)
+		b.admit(1, forged)
+		b.pass(time.Second)
+		if a := b.admit(1, newcomer); a.Delay > time.Minute {
+			t.Errorf("a newcomer waits %v", a.Delay)
+		}
+	})
+}
+
 // A wait that no number of milliseconds holds is the longest.
 func TestThrottledForEver(t *testing.T) {
 	b := buckettest.New(t, drip.Options{Clock: func() time.Time { return time.Unix(1e9, 0) }})
