@@ -57,7 +57,8 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 //
 // Parse reports a refused call in four cases:
 //   - The status is 429.
-//   - The status is 503, 529 or 403, and there is a Retry-After.
+//   - The status is 503 or 529, and there is a Retry-After. The status is 403, and there is one above 0: Confluence sends
+//     0 with calls that it does not refuse.
 //   - The status is 403, and nothing is left of a quota, as with GitHub and Salesforce.
 //   - The body says so: 200 with a GraphQL error THROTTLED (Shopify), RATE_LIMITED or RATE_LIMIT (GitHub), 403 with
 //     REQUEST_LIMIT_EXCEEDED (Salesforce) or a message about the rate limit (GitHub).
@@ -93,7 +94,7 @@ func Parse(code int, h http.Header, body []byte, now time.Time) Status {
 	case http.StatusServiceUnavailable, 529: // the site is overloaded: Notion and others
 		s.Throttled = said
 	case http.StatusForbidden:
-		s.Throttled = said || content.forbidden || slices.ContainsFunc(s.Quotas, func(q Quota) bool { return q.Remaining == 0 })
+		s.Throttled = retryAfter > 0 || content.forbidden || slices.ContainsFunc(s.Quotas, func(q Quota) bool { return q.Remaining == 0 })
 	case http.StatusOK:
 		s.Throttled = content.throttled
 	}

@@ -146,6 +146,10 @@ func TestParse(t *testing.T) {
 			403, "Date: Sat, 21 Nov 2026 12:29:50 GMT\nx-ratelimit-limit: 60\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 1795264200\nx-ratelimit-resource: core", "",
 			throttled(10*s, requests("core", 60, 0, 0, 10*s)),
 		},
+		"Confluence, forbidden": { // its accepted calls say 0, too
+			403, "X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 9\nX-RateLimit-FillRate: 5\nX-RateLimit-Interval-Seconds: 1\nRetry-After: 0", "",
+			fine(requests("", 10, 9, 0, 0)),
+		},
 		"below zero": {
 			403, "X-RateLimit-Limit: 60\nX-RateLimit-Remaining: -5\nX-RateLimit-Reset: 300", "", throttled(5*m, requests("", 60, 0, 0, 5*m)),
 		},
