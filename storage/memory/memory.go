@@ -283,7 +283,7 @@ func (s *Storage) Read(ctx context.Context, key string) (storage.Entry, error) {
 
 // usable returns the error of a call that cannot succeed.
 func (s *Storage) usable(ctx context.Context) error {
-	if s.shards[0].entities == nil {
+	if s.opened.IsZero() {
 		return errors.New("memory: a Storage is made with New")
 	}
 	return ctx.Err()

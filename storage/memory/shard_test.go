@@ -3,6 +3,7 @@ package memory
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 )
@@ -38,6 +39,28 @@ func TestOneHash(t *testing.T) {
 	}
 	if len(sh.entities) != 0 {
 		t.Errorf("%d hashes of nobody are kept", len(sh.entities))
+	}
+}
+
+// A shard may get another map during a call about another shard. The race detector watches.
+func TestShrinkingShard(t *testing.T) {
+	s := New()
+	sh := &s.shards[0]
+	for i := range 8 {
+		sh.add(uint64(i)*shards, newEntity(fmt.Sprint(i)))
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.usable(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	sh.mu.Lock()
+	sh.forget(1)
+	sh.mu.Unlock()
+	wg.Wait()
+	if sh.most != 0 {
+		t.Errorf("the map of %d entities did not shrink", sh.most)
 	}
 }
 
