@@ -79,6 +79,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/internal/address"
 	"github.com/drip-go/drip/internal/batch"
 	"github.com/drip-go/drip/internal/recall"
@@ -197,8 +198,7 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if strings.LastIndexByte(o.Prefix, '{') > strings.LastIndexByte(o.Prefix, '}') { // an entity of another prefix may begin with the rest
 		return nil, fmt.Errorf("redis: Options.Prefix is %q; its last brace must be closed", o.Prefix)
 	}
-	switch client {
-	case nil, (*goredis.Client)(nil), (*goredis.ClusterClient)(nil), (*goredis.Ring)(nil):
+	if absent.Is(client) {
 		return nil, errors.New("redis: the client is nil")
 	}
 	s := &Storage{
