@@ -147,8 +147,9 @@ type Options struct {
 	// Bucket.Used. Each has a record of its own under the key "history:" and the entity, so no entity begins with that. A
 	// process counts in memory. Once a minute it adds its counts to the records, in the background, with two calls of the
 	// storage for each record. Decisions neither wait for that nor fail with it. A process that ends loses the counts of
-	// its last minute. If the storage fails, up to 100,000 counts, each a minute of an entity, wait for the next minute;
-	// package telemetry measures these calls as get and set. Defaults to false.
+	// its last minute. Up to 100,000 counts, each a minute of an entity, wait in a process; it counts no more than these. If
+	// the storage fails, they wait for the next minute. Package telemetry measures these calls as get and set. Defaults to
+	// false.
 	History bool
 
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
