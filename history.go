@@ -302,6 +302,7 @@ type recordJSON struct {
 	Version int                `json:"v"`
 	From    int64              `json:"from"` // a minute
 	Used    map[string][]int64 `json:"used"` // in each minute from From on, by unit
+	By      int64              `json:"by"`   // random: tells a Set from others that store the same
 }
 
 const historyVersion = 1
@@ -324,7 +325,7 @@ func parseHistory(data []byte) record {
 
 // encode returns the minutes within an hour of now, and the last of them. A storage whose clock is ahead has later ones.
 func (r record) encode(now int64) (data []byte, last int64) {
-	s := recordJSON{Version: historyVersion, From: now, Used: map[string][]int64{}}
+	s := recordJSON{Version: historyVersion, From: now, Used: map[string][]int64{}, By: rand.Int64N(1 << 32)}
 	last = now
 	for at, n := range r {
 		if n == 0 || at.minute <= now-60 || at.minute >= now+60 {

@@ -230,37 +230,45 @@ func TestHistoryOfSeveralBuckets(t *testing.T) {
 	}
 }
 
-// Two processes that add the same to the same record both count, whichever wins.
+// Two processes that add the same to the same record both count, whichever wins, and also if one of them gets no answer.
 func TestHistoryOfEqualBuckets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := memory.New()
-		var buckets [2]*Bucket
-		for i := range buckets {
-			buckets[i] = newBucket(t, Options{Size: 1000, Start: time.Unix(0, 0), Storage: s, History: true})
-		}
-		first := buckets[0].history
-		first.storage = &between{Storage: s, do: func() { // the other one stores between its Get and its Set
-			if err := buckets[1].history.write("shop", map[entityMinute]*decision.Cost{{"shop", minuteOf(time.Now().UnixMilli())}: {1}}); err != nil {
-				t.Error(err)
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := memory.New()
+			var buckets [2]*Bucket
+			for i := range buckets {
+				buckets[i] = newBucket(t, Options{Size: 1000, Start: time.Unix(0, 0), Storage: s, History: true})
 			}
-		}}
-		run(t, buckets[0], "shop", Request{})
-		time.Sleep(flushed)
-		if n := total(t, buckets[1], "shop"); n != 2 {
-			t.Errorf("%d used, want 2", n)
-		}
-	})
+			first := buckets[0].history
+			first.storage = &between{Storage: s, do: func() error { // the other one stores between its Get and its Set
+				if err := buckets[1].history.write("shop", map[entityMinute]*decision.Cost{{"shop", minuteOf(time.Now().UnixMilli())}: {1}}); err != nil {
+					t.Error(err)
+				}
+				if lost {
+					return errors.New("no answer")
+				}
+				return nil
+			}}
+			run(t, buckets[0], "shop", Request{})
+			time.Sleep(2 * flushed)
+			if n := total(t, buckets[1], "shop"); n != 2 {
+				t.Errorf("lost %v: %d used, want 2", lost, n)
+			}
+		})
+	}
 }
 
-// between does something before the first Set.
+// between does something before the first Set, which is not done if that fails.
 type between struct {
 	storage.Storage
 	once sync.Once
-	do   func()
+	do   func() error
 }
 
-func (b *between) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
-	b.once.Do(b.do)
+func (b *between) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) (err error) {
+	if b.once.Do(func() { err = b.do() }); err != nil {
+		return err
+	}
 	return b.Storage.Set(ctx, key, s, rev)
 }
 
