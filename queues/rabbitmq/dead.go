@@ -7,8 +7,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -307,13 +309,34 @@ func idOf(messageID string, headers amqp.Table, body []byte) string {
 	own := amqp.Table{}
 	for name, v := range headers {
 		if !noted(name) {
-			own[name] = v
+			own[name] = inUTC(v)
 		}
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %#v ", messageID, own) // fmt sorts the keys of maps, and %#v quotes texts
 	h.Write(body)
 	return fmt.Sprintf("%.8x", h.Sum(nil))
+}
+
+// inUTC returns a header's value with its times in UTC: the client has them in the time zone of its process.
+func inUTC(v any) any {
+	switch v := v.(type) {
+	case time.Time:
+		return v.UTC()
+	case []any:
+		all := slices.Clone(v)
+		for i := range all {
+			all[i] = inUTC(all[i])
+		}
+		return all
+	case amqp.Table:
+		all := maps.Clone(v)
+		for name := range all {
+			all[name] = inUTC(all[name])
+		}
+		return all
+	}
+	return v
 }
 
 // longestAge is in ms. Any user who may publish to the queue may write another age.

@@ -340,6 +340,17 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+// A letter has the same ID in processes of other time zones: one lists it, and another puts it back.
+func TestIdentityInOtherZones(t *testing.T) {
+	id := func(z *time.Location) string {
+		at := time.Unix(1_700_000_000, 0).In(z) // as the client has it in a process there
+		return idOf("m", amqp.Table{"at": at, "x-death": []any{amqp.Table{"time": at}}}, nil)
+	}
+	if here, there := id(time.UTC), id(time.FixedZone("", 3600)); here != there {
+		t.Errorf("one letter has the IDs %s and %s", here, there)
+	}
+}
+
 func TestNothingMovesAfterClose(t *testing.T) {
 	b, ch, queue := channel(t)
 	bury(t, ch, queue, "classic", "failed")
