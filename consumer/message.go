@@ -52,8 +52,8 @@ type message struct {
 // open reads a delivery. Headers come from any user who may publish to the queue: a broken or absurd header counts as absent,
 // and never stops a message. All of drip's headers count as absent in a message that came through an exchange with a name,
 // and with trusted false: a message that reaches the work queue with them is a copy made by somebody. A dead letter that
-// was moved to the work queue is the exception: open reads it as it was first published, if it came through the default
-// exchange, as messages from delay queues do. A user who may publish to that exchange may publish to every queue.
+// was moved back is the exception: open reads it as it was first published, if it came through the default exchange, as
+// messages from delay queues do. A user who may publish to that exchange may publish to every queue.
 func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	now = time.UnixMilli(now.UnixMilli())
 	fresh := worker.Note{Due: now, First: now}
@@ -64,18 +64,19 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 		trusted = false // it has made no trip through drip's queues: the broker's headers are the message's own
 	}
 	_, dead := h[headerReason].(string)
-	dead = dead && back // a dead letter that somebody has moved back to try it again
+	limited := back && deliveredTooOften(h)
+	dead = back && dead || limited // a dead letter that somebody has moved back to try it again
 	if trusted || dead && d.Exchange == "" {
 		m.read(note, now)
 	}
-	if !trusted {
+	if !trusted || limited {
 		m.Note, m.given, m.cause = fresh, "", ""
 	}
 	m.Headers = amqp.Table{}
 	for name, v := range h {
 		switch {
 		case name == headerNote || name == headerKept || dead && ofDeadLetter(name):
-		case trusted && brokerActsOn(name) || (trusted || dead) && (name == "x-delivery-count" || name == "x-acquired-count"):
+		case (trusted || limited) && brokerActsOn(name) || (trusted || dead) && (name == "x-delivery-count" || name == "x-acquired-count"):
 			// The broker's notes about the trip through drip's queues do not belong to the message.
 		default:
 			m.Headers[name] = v
@@ -95,6 +96,17 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 		m.Headers = nil // as the client gives a message without headers
 	}
 	return m
+}
+
+// deliveredTooOften reports whether the broker has made the message a dead letter because of the due queue's delivery limit.
+// Such a dead letter is a copy, without a reason.
+func deliveredTooOften(h amqp.Table) bool {
+	deaths, _ := h["x-death"].([]any)
+	return slices.ContainsFunc(deaths, func(v any) bool {
+		death, _ := v.(amqp.Table)
+		queue, _ := death["queue"].(string)
+		return death["reason"] == "delivery_limit" && strings.HasSuffix(queue, ".drip.due")
+	})
 }
 
 // ours reports whether a name is one of drip's headers. A publisher may use them, too, except headerNote and headerKept.

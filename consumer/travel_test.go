@@ -184,6 +184,47 @@ func TestDeadLetterIsTriedAgain(t *testing.T) {
 	}
 }
 
+// So is a dead letter that the broker has made, because the due queue had delivered it too often.
+func TestDeadLetterOfTheBrokerIsTriedAgain(t *testing.T) {
+	server, b := alone(t)
+	const queue, due = "orders", "orders.drip.due"
+	ctl(t, server, "set_policy", "--apply-to", "queues", "limit", `\.drip\.due$`, `{"delivery-limit":1}`)
+	stop := running(t, Options{URL: b.url, Queue: queue})
+	begun(t, b, queue)
+	stop()
+	want := amqp.Delivery{
+		Headers:   amqp.Table{"shop": "a", "x-death": []any{amqp.Table{"queue": "theirs"}}},
+		MessageId: "m", Expiration: "3600000", Exchange: "shops", RoutingKey: "shop.a", Body: []byte("body"),
+	}
+	m := open(want, time.Now(), false)
+	m.Postponements = 1
+	b.publish(due, m.copy())
+	eventually(t, "it is a dead letter", func() bool { // of processes that it kills
+		d, ok, err := b.ch.Get(due, false)
+		b.must(err)
+		if ok {
+			b.must(d.Nack(false, true))
+		}
+		return b.count(queue+".drip.dead") == 1
+	})
+	letter := b.letter(queue)
+	for _, to := range []string{due, queue} {
+		got := make(chan amqp.Delivery, 1)
+		stop := running(t, Options{URL: b.url, Queue: queue, Limiter: postponing(1, time.Millisecond), MaxPostponements: 1,
+			Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error { got <- *d; return nil })})
+		b.publish(to, amqp.Publishing{Headers: letter.Headers, MessageId: letter.MessageId, Body: letter.Body})
+		eventually(t, "it ends", func() bool { return len(got) == 1 || b.count(queue+".drip.dead") == 1 })
+		stop()
+		if len(got) == 0 {
+			t.Fatalf("back in %s it is a dead letter again: %v", to, b.letter(queue).Headers[headerReason])
+		}
+		d := <-got
+		if d.Exchange != want.Exchange || d.RoutingKey != want.RoutingKey || d.Expiration != want.Expiration || !reflect.DeepEqual(d.Headers, want.Headers) {
+			t.Errorf("from %s comes %+v, published was %+v", to, d, want)
+		}
+	}
+}
+
 // Of the messages that wait in hand high priorities go first.
 func TestPriorityInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
