@@ -87,7 +87,8 @@ func (c careful) Throttled(ctx context.Context, entity string, retryAfter time.D
 // time that grows: pause waits for that time and reports whether to ask again. If it reports false, Admit returns the
 // limiter's error. It logs an outage once for each of its causes, not for every message that waits, and also an outage
 // of some entities alone. Admit does not ask again after ErrTooOld or an error for which IsPermanent is true: it
-// returns that error at once.
+// returns that error at once. It asks no more after the message's Deadline: without an answer it returns
+// drip.ErrDeadline then.
 func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Duration) bool) (drip.Admission, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		if w.o.MaxAge > 0 && m.Note.Age() > w.o.MaxAge {
@@ -116,6 +117,9 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 			}
 			if w.outage.Fails(err) {
 				w.o.Logger.Error("no answer from the limiter, "+does, "entity", m.Entity, "error", err)
+			}
+			if end := m.Request.Deadline; !end.IsZero() && time.Now().After(end) {
+				return drip.Admission{}, lateFor(err)
 			}
 			if w.o.FailOpen {
 				w.unlimited.Add(1)

@@ -901,3 +901,29 @@ func TestDeadlineAfterAnOutage(t *testing.T) {
 		}
 	})
 }
+
+// A message whose deadline passes in an outage is given up: it neither runs without a limit nor waits for the end of the outage.
+func TestDeadlineInAnOutage(t *testing.T) {
+	for _, failOpen := range []bool{false, true} {
+		t.Run(fmt.Sprint("FailOpen ", failOpen), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				end := time.Now().Add(time.Minute)
+				request := func(string) drip.Request { return drip.Request{Deadline: end} }
+				away := func(context.Context, string, int) error { return errors.New("no answer") }
+				limiter := &buckettest.Hooked{Bucket: buckettest.New(t, drip.Options{}), Before: away}
+				w := newWorker(t, Options[string]{Limiter: limiter, Request: request, FailOpen: failOpen})
+				m, err := w.Open("shop", Note{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if failOpen {
+					time.Sleep(time.Minute + time.Nanosecond)
+				}
+				_, err = w.Admit(t.Context(), m, func(d time.Duration) bool { return time.Since(end) < time.Hour && sleep(t.Context(), d) })
+				if late := time.Since(end); !errors.Is(err, drip.ErrDeadline) || late > 2*longestBackoff {
+					t.Errorf("Admit = %v, %v after the deadline", err, late)
+				}
+			})
+		})
+	}
+}
