@@ -228,7 +228,7 @@ func (s *session) operate(d *delivery, user *amqp.Delivery, in rooms) error {
 		defer s.held.wake(d.entity, d.limited.Request.Within)
 		defer in.leave(d.entity)
 		return s.worker.Run(d.record.context(s.broken), d.limited, func(running context.Context) error {
-			return s.o.Handler.Handle(running, user)
+			return s.o.Handler.Handle(running, handed(user))
 		})
 	}()
 	if out.Err != nil && s.broken.Err() != nil {

@@ -65,7 +65,7 @@ func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) dr
 			if err != nil {
 				err = fmt.Errorf("consumer: %w", err)
 			} else {
-				delay, err = limit(ctx, w, l, &m, func(running context.Context) error { return next.Handle(running, user) })
+				delay, err = limit(ctx, w, l, &m, func(running context.Context) error { return next.Handle(running, handed(user)) })
 			}
 			if delay > 0 {
 				if err = p.Postpone(context.WithValue(ctx, ticketKey{}, l.Note.Ticket), d, delay); err == nil {

@@ -434,3 +434,9 @@ func (m *message) delivery() *amqp.Delivery {
 	d.Headers = owned(d.Headers).(amqp.Table)
 	return &d
 }
+
+// handed gives a message for a handler a body of its own: the handler may change it, and copies of the message may come later.
+func handed(user *amqp.Delivery) *amqp.Delivery {
+	user.Body = bytes.Clone(user.Body)
+	return user
+}

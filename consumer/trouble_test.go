@@ -125,7 +125,7 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 	})
 }
 
-// A handler may end its goroutine or change its message's headers: the message is still settled, with its original headers.
+// A handler may end its goroutine or change its message's headers and body: the message is still settled, with its original ones.
 func TestHandlersEnd(t *testing.T) {
 	b, queue := beside(t)
 	headers := amqp.Table{"shop": "a", "list": []any{"x", amqp.Table{"deep": []byte("y")}}}
@@ -138,6 +138,10 @@ func TestHandlersEnd(t *testing.T) {
 		if !reflect.DeepEqual(d.Headers, headers) {
 			t.Errorf("%s: the handler sees %v", d.MessageId, d.Headers)
 		}
+		if string(d.Body) != "body" {
+			t.Errorf("%s: the handler sees %q", d.MessageId, d.Body)
+		}
+		clear(d.Body) // as one that decrypts in place
 		d.Headers["list"].([]any)[1].(amqp.Table)["deep"].([]byte)[0] = 0
 		d.Headers["unknown"] = struct{}{}
 		delete(d.Headers, "shop")
@@ -153,7 +157,7 @@ func TestHandlersEnd(t *testing.T) {
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Handler: handler,
 		Prefetch: 1, Hold: 1, Attempts: 3, RetryDelay: time.Millisecond})
 	for _, id := range []string{"exits", "fails"} {
-		b.publish(queue, amqp.Publishing{MessageId: id, Headers: headers})
+		b.publish(queue, amqp.Publishing{MessageId: id, Headers: headers, Body: []byte("body")})
 	}
 	for range 2 {
 		d := b.letter(queue)
@@ -161,8 +165,8 @@ func TestHandlersEnd(t *testing.T) {
 		if d.MessageId == "exits" {
 			want = errGoexit.Error()
 		}
-		if d.Headers[headerReason] != reasonFailed || d.Headers[headerError] != want || d.Headers["shop"] != "a" {
-			t.Errorf("the dead letter of %s says %v", d.MessageId, d.Headers)
+		if d.Headers[headerReason] != reasonFailed || d.Headers[headerError] != want || d.Headers["shop"] != "a" || string(d.Body) != "body" {
+			t.Errorf("the dead letter of %s says %v, %q", d.MessageId, d.Headers, d.Body)
 		}
 	}
 	stop()
@@ -173,14 +177,14 @@ func TestHandlersEnd(t *testing.T) {
 		t.Errorf("%d tokens were not returned, %d messages are left", n, b.ready(queue))
 	}
 
-	d := amqp.Delivery{MessageId: "limit", Headers: owned(headers).(amqp.Table)}
-	var put amqp.Table
-	h := Limit(&free{}, byID, postponer(func(d *amqp.Delivery) error { put = d.Headers; return nil }))(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+	d := amqp.Delivery{MessageId: "limit", Headers: owned(headers).(amqp.Table), Body: []byte("body")}
+	var put amqp.Delivery
+	h := Limit(&free{}, byID, postponer(func(d *amqp.Delivery) error { put = *d; return nil }))(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 		spoil(d)
 		return Throttled(time.Second, nil)
 	}))
-	if err := h.Handle(t.Context(), &d); err != nil || !reflect.DeepEqual(put, headers) {
-		t.Errorf("Handle = %v, postponed was a message with %v", err, put)
+	if err := h.Handle(t.Context(), &d); err != nil || !reflect.DeepEqual(put.Headers, headers) || string(put.Body) != "body" {
+		t.Errorf("Handle = %v, postponed was a message with %v, %q", err, put.Headers, put.Body)
 	}
 }
 
