@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 type postponed []time.Duration
@@ -154,6 +155,17 @@ func TestLimitReturnsTheTokenOfAPanicAndOfACancelledHandler(t *testing.T) {
 	}()
 	if out := l.Out.Load(); out != 0 || l.dead {
 		t.Errorf("%d tokens are out; the context of the return had ended: %v", out, l.dead)
+	}
+}
+
+// A handler that returns an error has not panicked, even if its error does, or tells of a panic elsewhere.
+func TestLimitPanicsForItsHandlerAlone(t *testing.T) {
+	soon := func(*amqp.Delivery) drip.Request { return drip.Request{Deadline: time.Now().Add(time.Minute)} }
+	for _, failure := range []error{(*typedError)(nil), Throttled(time.Hour, (*typedError)(nil)), &PanicError{Value: "oh"}} {
+		h := LimitRequests(buckettest.New(t, drip.Options{}), byID, soon, new(postponed))(HandlerFunc(func(context.Context, *amqp.Delivery) error { return failure }))
+		if err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop"}); !errors.As(err, new(*PanicError)) {
+			t.Errorf("Handle = %v", err)
+		}
 	}
 }
 

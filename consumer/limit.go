@@ -98,11 +98,16 @@ func limit(ctx context.Context, w *limited, l *worker.Message, m *message, run f
 	case err != nil || a.Delay > 0:
 		return a.Delay, err
 	}
-	out := w.Run(ctx, l, run)
+	returned := false
+	out := w.Run(ctx, l, func(running context.Context) error {
+		err := run(running)
+		returned = true
+		return err
+	})
 	if out.Kind == worker.Refused {
 		return out.Delay, nil
 	}
-	if panicked := (*PanicError)(nil); errors.As(out.Err, &panicked) {
+	if panicked := (*PanicError)(nil); !returned && errors.As(out.Err, &panicked) {
 		panic(panicked.Value) // the loop's business
 	}
 	return 0, out.Err
