@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"time"
@@ -373,6 +374,8 @@ func (s *session) insist(most int, publish func(patience context.Context) error)
 		if errors.Is(err, errUnroutable) {
 			if err = s.delays.publisher.declare(declaring, s.declareOwn); err == nil {
 				err = publish(patience)
+			} else if refusesDeclaration(err) {
+				err = fmt.Errorf("%w: %w", errRefused, err)
 			}
 		}
 		if err == nil || errors.Is(err, ErrUnpostponable) || errors.Is(err, errTooLarge) {

@@ -683,6 +683,25 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 	}
 }
 
+// So it waits when the queue of the dead letters is gone, and the broker does not let the Consumer declare it again.
+func TestGivenUpWithoutDeadLetters(t *testing.T) {
+	server, b := alone(t)
+	const queue = "orders"
+	var handled atomic.Int64
+	running(t, Options{URL: b.url, Queue: queue, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
+		handled.Add(1)
+		return Permanent(errors.New("no such invoice"))
+	})})
+	begun(t, b, queue)
+	b.deleteAll(queue + ".drip.dead")
+	ctl(t, server, "set_vhost_limits", "-p", "/", `{"max-queues": 1}`)
+	b.publish(queue, amqp.Publishing{MessageId: "m"})
+	oktest.Eventually(t, time.Minute, "the message waits for the dead letters", func() bool { return b.waitingIn(queue) == 1 })
+	if handled.Load() != 1 || b.count(queue) != 0 {
+		t.Errorf("it was handled %d times, and %d copies are left", handled.Load(), b.count(queue))
+	}
+}
+
 // A message that no queue takes waits in hand. Given back it would come again at once, and a quorum queue drops a message that it
 // has delivered as often as its limit allows.
 func TestMessageThatNoQueueTakes(t *testing.T) {
