@@ -217,6 +217,9 @@ func (s *session) ask(d *delivery, in rooms) (drip.Admission, error) {
 			in.leave(d.entity)
 		}
 	}()
+	if d.back && time.Now().UnixMilli() > d.expires() { // while it waited for the places
+		return drip.Admission{}, ErrExpired
+	}
 	a, err := ask(d.record.context(s.broken), s.waiting, s.worker, d.limited, d.expires(), in)
 	d.Ticket = d.limited.Note.Ticket
 	runs = err == nil && a.Delay == 0

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"sync"
@@ -63,6 +64,39 @@ func TestExpirationInHand(t *testing.T) {
 	b.publish(queue, amqp.Publishing{MessageId: "first"})
 	eventually(t, "it consumes", func() bool { return h.count() == 1 }) // else the message might expire in the work queue
 	b.publish(queue, amqp.Publishing{MessageId: "late", Expiration: "2000"})
+	eventually(t, "it is handled, or a dead letter", func() bool { return h.count() > 1 || b.count(queue+".drip.dead") > 0 })
+	if h.count() > 1 {
+		t.Fatal("it was handled after its expiration")
+	}
+	if d := b.letter(queue); d.Headers[headerReason] != reasonExpired {
+		t.Errorf("the reason is %v", d.Headers[headerReason])
+	}
+}
+
+// Nor does it run if its own expiration ends while it waits for a place.
+func TestExpirationWithoutAPlace(t *testing.T) {
+	b, queue := beside(t)
+	var h ledger
+	begun, end := make(chan bool), make(chan bool)
+	c := made(t, Options{URL: b.url, Queue: queue, Handlers: 1, Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+		if d.MessageId == "other" {
+			begun <- true
+			<-end
+		}
+		return h.Handle(ctx, d)
+	})})
+	consuming(t, c)
+	b.publish(queue, amqp.Publishing{MessageId: "other"})
+	<-begun
+	const expiration = time.Second
+	b.publish(queue+".drip.due", amqp.Publishing{MessageId: "late", Headers: amqp.Table{headerNote: fmt.Sprintf(" key=%s expiration=%d", queue, expiration.Milliseconds())}})
+	eventually(t, "it waits for the place", func() bool {
+		c.handlers.mu.Lock()
+		defer c.handlers.mu.Unlock()
+		return len(c.handlers.line) == 1
+	})
+	time.Sleep(expiration + 2*time.Millisecond)
+	close(end)
 	eventually(t, "it is handled, or a dead letter", func() bool { return h.count() > 1 || b.count(queue+".drip.dead") > 0 })
 	if h.count() > 1 {
 		t.Fatal("it was handled after its expiration")
