@@ -30,20 +30,24 @@ func TestRetryIsLogged(t *testing.T) {
 	}
 }
 
-// The log has the stack of a panic, also when the queue retries: a queue stores an error's text at most.
+// The log has the stack of a panic, also when the queue retries, or when the next attempt would be after the deadline: a queue stores an
+// error's text at most.
 func TestPanicIsLogged(t *testing.T) {
 	for _, attempts := range []int{0, 1, 2} {
-		var log bytes.Buffer
-		w := newWorker(t, Options[string]{
-			Limiter: buckettest.New(t, drip.Options{}), Attempts: attempts, Logger: slog.New(slog.NewJSONHandler(&log, nil)),
-		})
-		w.Do(t.Context(), "shop", "", func(context.Context) error { panic("oh") })
-		var line struct{ Entity, Error, Stack string }
-		if err := json.Unmarshal(log.Bytes(), &line); err != nil {
-			t.Errorf("with %d attempts the log is %q: %v", attempts, log.String(), err)
-		}
-		if line.Entity != "shop" || line.Error != "panic: oh" || !strings.Contains(line.Stack, "TestPanicIsLogged") {
-			t.Errorf("with %d attempts the log is %+v", attempts, line)
+		for name, deadline := range map[string]time.Time{"no deadline": {}, "a deadline": time.Now().Add(time.Minute)} {
+			var log bytes.Buffer
+			w := newWorker(t, Options[string]{
+				Limiter: buckettest.New(t, drip.Options{}), Attempts: attempts, RetryDelay: time.Hour, Logger: slog.New(slog.NewJSONHandler(&log, nil)),
+				Request: func(string) drip.Request { return drip.Request{Deadline: deadline} },
+			})
+			w.Do(t.Context(), "shop", "", func(context.Context) error { panic("oh") })
+			var line struct{ Entity, Error, Stack string }
+			if err := json.NewDecoder(&log).Decode(&line); err != nil {
+				t.Errorf("with %d attempts and %s the log has no line: %v", attempts, name, err)
+			}
+			if line.Entity != "shop" || line.Error != "panic: oh" || !strings.Contains(line.Stack, "TestPanicIsLogged") {
+				t.Errorf("with %d attempts and %s the log is %+v", attempts, name, line)
+			}
 		}
 	}
 }

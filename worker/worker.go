@@ -353,14 +353,14 @@ func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 		}
 		return Outcome{Kind: Failed, Note: m.Note, Err: cause}
 	}
-	if final || m.Note.Attempts >= w.o.Attempts {
-		log.ErrorContext(ctx, "a message failed for the last time")
-		return w.GiveUp(m, cause)
+	out := w.GiveUp(m, cause)
+	if !final && m.Note.Attempts < w.o.Attempts {
+		out = m.later(Retried, jitter(retryDelay(w.o.RetryDelay, m.Note.Attempts)), cause)
 	}
-	delay := retryDelay(w.o.RetryDelay, m.Note.Attempts)
-	out := m.later(Retried, jitter(delay), cause)
 	if out.Kind == Retried {
 		log.WarnContext(ctx, "a message failed and will be tried again", "delay", out.Delay.String())
+	} else {
+		log.ErrorContext(ctx, "a message failed for the last time")
 	}
 	return out
 }
