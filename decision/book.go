@@ -129,7 +129,11 @@ func (l *Limits) promise(s *State, slot int64, op *Op, number int64, had bool) {
 // behind returns the last promised slot, or the end of the turns if more than 16 tickets that a window denied wait for theirs: newcomers do
 // not pass so many. A window denies tickets if tokens come back four times as fast as it brings the usual cost.
 func (l *Limits) behind(s *State) int64 {
-	turns, pace, slot := max(0, s.AgainUS-s.Now*1000), l.pace(s), s.Slot
+	turns, slot := s.AgainUS-s.Now*1000, s.Slot
+	if turns <= 0 {
+		return slot
+	}
+	pace := l.pace(s)
 	for i := range l.Windows {
 		line := &s.Lines[i]
 		if span := line.spanUS(line.usual(s)); span/4 > pace && turns/16 > span {

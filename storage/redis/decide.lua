@@ -8763,61 +8763,62 @@ end
                   v_slot = s_Closed
                   local behind2 = 0
                   do
-                    local max2 = 0
-                    local x2 = s_AgainUS - s_Now * 1000
-                    if x2 > max2 then max2 = x2 end
-                    local turns = max2
-                    local pace = 0
-                    do
-                      local max3 = (l_Guess - l_Guess % 8) / 8
-                      if 200 > max3 then max3 = 200 end
-                      local guess = l_Guess < max3 and l_Guess or max3
-                      local x3 = (s_Held + guess) * 1000
-                      local y = (s_Ended + 1) * l_Tokens
-                      local max4 = 1
-                      local x4 = (x3 - x3 % y) / y
-                      if x4 > max4 then max4 = x4 end
-                      pace = max4
-                    end
-                    local pace2 = pace
+                    local turns = s_AgainUS - s_Now * 1000
                     local slot = s_Slot
-                    for i2 = 0, l_Windows_n - 1 do
-                      local line2 = s_Lines[i2]
+                    if turns <= 0 then
+                      behind2 = slot
+                    else
+                      local pace = 0
                       do
-                        local spanUS = 0
+                        local max2 = (l_Guess - l_Guess % 8) / 8
+                        if 200 > max2 then max2 = 200 end
+                        local guess = l_Guess < max2 and l_Guess or max2
+                        local x2 = (s_Held + guess) * 1000
+                        local y = (s_Ended + 1) * l_Tokens
+                        local max3 = 1
+                        local x3 = (x2 - x2 % y) / y
+                        if x3 > max3 then max3 = x3 end
+                        pace = max3
+                      end
+                      local pace2 = pace
+                      for i2 = 0, l_Windows_n - 1 do
+                        local line2 = s_Lines[i2]
                         do
-                          local x3 = line2.Estimated
-                          local y = 1 > s_Ended and 1 or s_Ended
-                          local cost2 = (x3 - x3 % y) / y
-                          local spanUS2 = 0
+                          local spanUS = 0
                           do
-                            local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                            local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                            local each2 = (x4 - x4 % y2) / y2
-                            local y3 = each2 + 1
-                            local min2 = cost2
-                            local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x5 < min2 then min2 = x5 end
-                            spanUS2 = min2 * each2
+                            local x2 = line2.Estimated
+                            local y = 1 > s_Ended and 1 or s_Ended
+                            local cost2 = (x2 - x2 % y) / y
+                            local spanUS2 = 0
+                            do
+                              local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                              local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                              local each2 = (x3 - x3 % y2) / y2
+                              local y3 = each2 + 1
+                              local min2 = cost2
+                              local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                              if x4 < min2 then min2 = x4 end
+                              spanUS2 = min2 * each2
+                            end
+                            local span = spanUS2
+                            local max2 = 64
+                            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x3 > max2 then max2 = x3 end
+                            local max3 = 64
+                            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x4 > max3 then max3 = x4 end
+                            local x5 = span % 4096 * max3
+                            spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
                           end
-                          local span = spanUS2
-                          local max3 = 64
-                          local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                          if x4 > max3 then max3 = x4 end
-                          local max4 = 64
-                          local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                          if x5 > max4 then max4 = x5 end
-                          local x6 = span % 4096 * max4
-                          spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
-                        end
-                        local span = spanUS
-                        if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
-                          local x3 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                          if x3 > slot then slot = x3 end
+                          local span = spanUS
+                          if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                            local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                            if x2 > slot then slot = x2 end
+                          end
                         end
                       end
+                      behind2 = slot
                     end
-                    behind2 = slot
                   end
                   local from2 = behind2
                   for i2 = 0, l_Windows_n - 1 do
@@ -9763,61 +9764,62 @@ end
                     local slot = s_Slot
                     local behind2 = 0
                     do
-                      local max2 = 0
-                      local x2 = s_AgainUS - s_Now * 1000
-                      if x2 > max2 then max2 = x2 end
-                      local turns = max2
-                      local pace = 0
-                      do
-                        local max3 = (l_Guess - l_Guess % 8) / 8
-                        if 200 > max3 then max3 = 200 end
-                        local guess = l_Guess < max3 and l_Guess or max3
-                        local x3 = (s_Held + guess) * 1000
-                        local y = (s_Ended + 1) * l_Tokens
-                        local max4 = 1
-                        local x4 = (x3 - x3 % y) / y
-                        if x4 > max4 then max4 = x4 end
-                        pace = max4
-                      end
-                      local pace2 = pace
+                      local turns = s_AgainUS - s_Now * 1000
                       local slot2 = s_Slot
-                      for i2 = 0, l_Windows_n - 1 do
-                        local line2 = s_Lines[i2]
+                      if turns <= 0 then
+                        behind2 = slot2
+                      else
+                        local pace = 0
                         do
-                          local spanUS = 0
+                          local max2 = (l_Guess - l_Guess % 8) / 8
+                          if 200 > max2 then max2 = 200 end
+                          local guess = l_Guess < max2 and l_Guess or max2
+                          local x2 = (s_Held + guess) * 1000
+                          local y = (s_Ended + 1) * l_Tokens
+                          local max3 = 1
+                          local x3 = (x2 - x2 % y) / y
+                          if x3 > max3 then max3 = x3 end
+                          pace = max3
+                        end
+                        local pace2 = pace
+                        for i2 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i2]
                           do
-                            local x3 = line2.Estimated
-                            local y = 1 > s_Ended and 1 or s_Ended
-                            local cost2 = (x3 - x3 % y) / y
-                            local spanUS2 = 0
+                            local spanUS = 0
                             do
-                              local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                              local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                              local each2 = (x4 - x4 % y2) / y2
-                              local y3 = each2 + 1
-                              local min2 = cost2
-                              local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
-                              if x5 < min2 then min2 = x5 end
-                              spanUS2 = min2 * each2
+                              local x2 = line2.Estimated
+                              local y = 1 > s_Ended and 1 or s_Ended
+                              local cost2 = (x2 - x2 % y) / y
+                              local spanUS2 = 0
+                              do
+                                local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                local each2 = (x3 - x3 % y2) / y2
+                                local y3 = each2 + 1
+                                local min2 = cost2
+                                local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                if x4 < min2 then min2 = x4 end
+                                spanUS2 = min2 * each2
+                              end
+                              local span = spanUS2
+                              local max2 = 64
+                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x3 > max2 then max2 = x3 end
+                              local max3 = 64
+                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x4 > max3 then max3 = x4 end
+                              local x5 = span % 4096 * max3
+                              spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
                             end
-                            local span = spanUS2
-                            local max3 = 64
-                            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x4 > max3 then max3 = x4 end
-                            local max4 = 64
-                            local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x5 > max4 then max4 = x5 end
-                            local x6 = span % 4096 * max4
-                            spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
-                          end
-                          local span = spanUS
-                          if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
-                            local x3 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                            if x3 > slot2 then slot2 = x3 end
+                            local span = spanUS
+                            if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                              local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                              if x2 > slot2 then slot2 = x2 end
+                            end
                           end
                         end
+                        behind2 = slot2
                       end
-                      behind2 = slot2
                     end
                     local from2 = behind2
                     for i2 = 0, l_Windows_n - 1 do
@@ -11268,61 +11270,62 @@ end
                             local number2 = a_Ticket_Number
                             local behind2 = 0
                             do
-                              local max2 = 0
-                              local x2 = s_AgainUS - s_Now * 1000
-                              if x2 > max2 then max2 = x2 end
-                              local turns = max2
-                              local pace = 0
-                              do
-                                local max3 = (l_Guess - l_Guess % 8) / 8
-                                if 200 > max3 then max3 = 200 end
-                                local guess = l_Guess < max3 and l_Guess or max3
-                                local x3 = (s_Held + guess) * 1000
-                                local y = (s_Ended + 1) * l_Tokens
-                                local max4 = 1
-                                local x4 = (x3 - x3 % y) / y
-                                if x4 > max4 then max4 = x4 end
-                                pace = max4
-                              end
-                              local pace2 = pace
+                              local turns = s_AgainUS - s_Now * 1000
                               local slot3 = s_Slot
-                              for i2 = 0, l_Windows_n - 1 do
-                                local line2 = s_Lines[i2]
+                              if turns <= 0 then
+                                behind2 = slot3
+                              else
+                                local pace = 0
                                 do
-                                  local spanUS = 0
+                                  local max2 = (l_Guess - l_Guess % 8) / 8
+                                  if 200 > max2 then max2 = 200 end
+                                  local guess = l_Guess < max2 and l_Guess or max2
+                                  local x2 = (s_Held + guess) * 1000
+                                  local y = (s_Ended + 1) * l_Tokens
+                                  local max3 = 1
+                                  local x3 = (x2 - x2 % y) / y
+                                  if x3 > max3 then max3 = x3 end
+                                  pace = max3
+                                end
+                                local pace2 = pace
+                                for i2 = 0, l_Windows_n - 1 do
+                                  local line2 = s_Lines[i2]
                                   do
-                                    local x3 = line2.Estimated
-                                    local y = 1 > s_Ended and 1 or s_Ended
-                                    local cost2 = (x3 - x3 % y) / y
-                                    local spanUS2 = 0
+                                    local spanUS = 0
                                     do
-                                      local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                                      local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                      local each2 = (x4 - x4 % y2) / y2
-                                      local y3 = each2 + 1
-                                      local min2 = cost2
-                                      local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                      if x5 < min2 then min2 = x5 end
-                                      spanUS2 = min2 * each2
+                                      local x2 = line2.Estimated
+                                      local y = 1 > s_Ended and 1 or s_Ended
+                                      local cost2 = (x2 - x2 % y) / y
+                                      local spanUS2 = 0
+                                      do
+                                        local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                        local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                        local each2 = (x3 - x3 % y2) / y2
+                                        local y3 = each2 + 1
+                                        local min2 = cost2
+                                        local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                        if x4 < min2 then min2 = x4 end
+                                        spanUS2 = min2 * each2
+                                      end
+                                      local span = spanUS2
+                                      local max2 = 64
+                                      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x3 > max2 then max2 = x3 end
+                                      local max3 = 64
+                                      local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x4 > max3 then max3 = x4 end
+                                      local x5 = span % 4096 * max3
+                                      spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
                                     end
-                                    local span = spanUS2
-                                    local max3 = 64
-                                    local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                    if x4 > max3 then max3 = x4 end
-                                    local max4 = 64
-                                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                    if x5 > max4 then max4 = x5 end
-                                    local x6 = span % 4096 * max4
-                                    spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
-                                  end
-                                  local span = spanUS
-                                  if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
-                                    local x3 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                                    if x3 > slot3 then slot3 = x3 end
+                                    local span = spanUS
+                                    if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                                      local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                                      if x2 > slot3 then slot3 = x2 end
+                                    end
                                   end
                                 end
+                                behind2 = slot3
                               end
-                              behind2 = slot3
                             end
                             local from2 = behind2
                             for i2 = 0, l_Windows_n - 1 do
@@ -11454,61 +11457,62 @@ end
                             local had = v_number > 0 and op_Ticket_Again < 2
                             local behind2 = 0
                             do
-                              local max2 = 0
-                              local x2 = s_AgainUS - s_Now * 1000
-                              if x2 > max2 then max2 = x2 end
-                              local turns = max2
-                              local pace = 0
-                              do
-                                local max3 = (l_Guess - l_Guess % 8) / 8
-                                if 200 > max3 then max3 = 200 end
-                                local guess = l_Guess < max3 and l_Guess or max3
-                                local x3 = (s_Held + guess) * 1000
-                                local y = (s_Ended + 1) * l_Tokens
-                                local max4 = 1
-                                local x4 = (x3 - x3 % y) / y
-                                if x4 > max4 then max4 = x4 end
-                                pace = max4
-                              end
-                              local pace2 = pace
+                              local turns = s_AgainUS - s_Now * 1000
                               local slot3 = s_Slot
-                              for i2 = 0, l_Windows_n - 1 do
-                                local line2 = s_Lines[i2]
+                              if turns <= 0 then
+                                behind2 = slot3
+                              else
+                                local pace = 0
                                 do
-                                  local spanUS = 0
+                                  local max2 = (l_Guess - l_Guess % 8) / 8
+                                  if 200 > max2 then max2 = 200 end
+                                  local guess = l_Guess < max2 and l_Guess or max2
+                                  local x2 = (s_Held + guess) * 1000
+                                  local y = (s_Ended + 1) * l_Tokens
+                                  local max3 = 1
+                                  local x3 = (x2 - x2 % y) / y
+                                  if x3 > max3 then max3 = x3 end
+                                  pace = max3
+                                end
+                                local pace2 = pace
+                                for i2 = 0, l_Windows_n - 1 do
+                                  local line2 = s_Lines[i2]
                                   do
-                                    local x3 = line2.Estimated
-                                    local y = 1 > s_Ended and 1 or s_Ended
-                                    local cost2 = (x3 - x3 % y) / y
-                                    local spanUS2 = 0
+                                    local spanUS = 0
                                     do
-                                      local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                                      local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                      local each2 = (x4 - x4 % y2) / y2
-                                      local y3 = each2 + 1
-                                      local min2 = cost2
-                                      local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                      if x5 < min2 then min2 = x5 end
-                                      spanUS2 = min2 * each2
+                                      local x2 = line2.Estimated
+                                      local y = 1 > s_Ended and 1 or s_Ended
+                                      local cost2 = (x2 - x2 % y) / y
+                                      local spanUS2 = 0
+                                      do
+                                        local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                        local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                        local each2 = (x3 - x3 % y2) / y2
+                                        local y3 = each2 + 1
+                                        local min2 = cost2
+                                        local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                        if x4 < min2 then min2 = x4 end
+                                        spanUS2 = min2 * each2
+                                      end
+                                      local span = spanUS2
+                                      local max2 = 64
+                                      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x3 > max2 then max2 = x3 end
+                                      local max3 = 64
+                                      local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x4 > max3 then max3 = x4 end
+                                      local x5 = span % 4096 * max3
+                                      spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
                                     end
-                                    local span = spanUS2
-                                    local max3 = 64
-                                    local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                    if x4 > max3 then max3 = x4 end
-                                    local max4 = 64
-                                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                    if x5 > max4 then max4 = x5 end
-                                    local x6 = span % 4096 * max4
-                                    spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
-                                  end
-                                  local span = spanUS
-                                  if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
-                                    local x3 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                                    if x3 > slot3 then slot3 = x3 end
+                                    local span = spanUS
+                                    if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                                      local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                                      if x2 > slot3 then slot3 = x2 end
+                                    end
                                   end
                                 end
+                                behind2 = slot3
                               end
-                              behind2 = slot3
                             end
                             local from2 = behind2
                             for i2 = 0, l_Windows_n - 1 do
