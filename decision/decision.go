@@ -29,7 +29,8 @@
 //
 //   - A ticket is due from its slot on. A due ticket that finds no room in a window, or no token, is denied.
 //   - Denied tickets ask again one after the other, each at its turn. State.AgainUS is the end of the last turn. Until
-//     then newcomers get no token, unless they take spare capacity or are urgent.
+//     then newcomers get no token, unless they take spare capacity or are urgent. They book behind the last turn if many
+//     tickets wait for a window.
 //   - Spare capacity is promised, but its tickets probably do not come. Newcomers may take it.
 //   - Tickets have numbers, in the order in which they wait for tokens. State.Next and State.Head tell how many wait.
 //   - The pace is the average time between two returned tokens.
