@@ -73,17 +73,29 @@ func seconds(n float64) time.Duration {
 // a date. It tells the numbers apart by their size: nobody waits for a billion seconds, and 1970 had no APIs.
 func resetOf(s string, now time.Time) time.Duration {
 	n, ok := number(s)
-	switch t, err := http.ParseTime(s); {
-	case !ok && err == nil:
-		return until(t, now)
+	switch {
 	case !ok:
-		return 0
+		return until(date(s, now), now)
 	case n >= 1e11:
 		return until(time.UnixMilli(int64(n)), now)
 	case n >= 1e9:
 		return until(time.UnixMilli(int64(n*1000)), now)
 	}
 	return seconds(n)
+}
+
+// date reads an HTTP date, or ISO 8601 with or without seconds, as Jira has it. It returns now if it can't.
+func date(s string, now time.Time) time.Time {
+	t, err := http.ParseTime(s)
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
+		if err != nil {
+			t, err = time.Parse(layout, s)
+		}
+	}
+	if err != nil {
+		return now
+	}
+	return t
 }
 
 // threeFields adds the predecessors of RateLimit: -Limit, -Remaining and -Reset, each with a value or with one for each

@@ -74,7 +74,8 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 // https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines;
 // https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/headers_api_usage.htm;
 // https://developer-docs.amazon.com/sp-api/docs/usage-plans-and-rate-limits;
-// https://shopify.dev/docs/api/usage/limits; https://developers.notion.com/reference/request-limits.
+// https://shopify.dev/docs/api/usage/limits; https://developers.notion.com/reference/request-limits;
+// https://developer.atlassian.com/cloud/jira/platform/rate-limiting.
 func Parse(code int, h http.Header, body []byte, now time.Time) Status {
 	now = dateOf(h, now)
 	var s Status

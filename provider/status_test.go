@@ -150,6 +150,14 @@ func TestParse(t *testing.T) {
 			403, "X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 9\nX-RateLimit-FillRate: 5\nX-RateLimit-Interval-Seconds: 1\nRetry-After: 0", "",
 			fine(requests("", 10, 9, 0, 0)),
 		},
+		"Jira, ISO 8601 without seconds": {
+			429, "Date: Sat, 21 Nov 2026 12:29:50 GMT\nX-RateLimit-Limit: 100\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 2026-11-21T12:31Z", "",
+			throttled(70*s, requests("", 100, 0, 0, 70*s)),
+		},
+		"ISO 8601": {
+			429, "Date: Sat, 21 Nov 2026 12:29:50 GMT\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 2026-11-21T13:30:00.5+01:00", "",
+			throttled(10500*time.Millisecond, requests("", Unknown, 0, 0, 10500*time.Millisecond)),
+		},
 		"below zero": {
 			403, "X-RateLimit-Limit: 60\nX-RateLimit-Remaining: -5\nX-RateLimit-Reset: 300", "", throttled(5*m, requests("", 60, 0, 0, 5*m)),
 		},
