@@ -54,7 +54,7 @@ type Delay struct {
 type Letter struct {
 	ID            string        // a hash of its content; equal letters have the same ID
 	MessageID     string        // the message ID that its publisher has set
-	Reason        string        // why it was given up: "failed", "too old", …
+	Reason        string        // why it was given up: "failed", "too old", …; a broker's own word, as "delivery_limit", if the consumer gave none
 	Error         string        // the error of its last attempt
 	Attempts      int           // how often its handler has failed
 	Postponements int           // how often it was postponed, by the limit or by its handler

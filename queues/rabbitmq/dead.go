@@ -349,7 +349,7 @@ func letterOf(d *amqp.Delivery) queues.Letter {
 	}
 	return queues.Letter{
 		ID: idOf(d.MessageId, d.Headers, d.Body), MessageID: d.MessageId,
-		Reason: text("x-drip-reason"), Error: text("x-drip-error"),
+		Reason: cmp.Or(text("x-drip-reason"), text("x-first-death-reason")), Error: text("x-drip-error"),
 		Attempts: int(number(d.Headers["x-drip-attempts"])), Postponements: int(number(d.Headers["x-drip-postponements"])),
 		Age:      time.Duration(min(max(number(d.Headers["x-drip-age-ms"]), 0), longestAge)) * time.Millisecond,
 		Exchange: text("x-drip-exchange"), RoutingKey: text("x-drip-routing-key"),

@@ -265,6 +265,18 @@ func TestAgeOfALetter(t *testing.T) {
 	}
 }
 
+// The broker makes dead letters by itself, for example of a message that was delivered too often.
+func TestReasonOfTheBroker(t *testing.T) {
+	h := amqp.Table{"x-first-death-reason": "delivery_limit"}
+	if l := letterOf(&amqp.Delivery{Headers: h}); l.Reason != "delivery_limit" {
+		t.Errorf("the reason is %q, want the broker's", l.Reason)
+	}
+	h["x-drip-reason"] = "failed"
+	if l := letterOf(&amqp.Delivery{Headers: h}); l.Reason != "failed" {
+		t.Errorf("the reason is %q, want the consumer's", l.Reason)
+	}
+}
+
 func TestNoQueue(t *testing.T) {
 	b, _, queue := channel(t)
 	if _, err := b.Look(t.Context(), "nowhere"); !errors.Is(err, ErrNoQueue) {
