@@ -131,7 +131,81 @@ end
 
 -- These rules are functions. The script has all others where they are called, because to make a function takes time in each
 -- call of the script.
-local State_promised, State_rebook, Limits_adopt, Limits_pin
+local Window_gain, Window_room, Limits_pace, State_promised, State_rebook, Limits_adopt, Limits_pin
+function Window_gain(w_Size, w_Rate, w_Interval, w_Offset, s_Closed, left, from, to)
+  local gain = 0
+  local t = to - w_Offset
+  local since = 0
+  do
+    if w_Size > w_Rate then
+      local max2 = from
+      local x2 = s_Closed - 1
+      if x2 > max2 then max2 = x2 end
+      since = max2
+    else
+      since = from
+    end
+  end
+  local t2 = since - w_Offset
+  local n2 = (t - t % w_Interval) / w_Interval - (t2 - t2 % w_Interval) / w_Interval
+  if n2 <= 0 then
+    gain = left
+  else
+    local filled = 0
+    do
+      local x2 = w_Size - left
+      if n2 > (x2 - x2 % w_Rate) / w_Rate then
+        filled = w_Size
+      else
+        filled = left + n2 * w_Rate
+      end
+    end
+    gain = filled
+  end
+  return gain
+end
+function Window_room(w_Size, w_Rate, w_Interval, w_Offset, s_Closed, left, cost, at)
+  local room2 = 0
+  if left >= cost or cost == 0 then
+    room2 = at
+  else
+    if cost > w_Size then
+      at = at + 10000
+    end
+    local since = 0
+    do
+      if w_Size > w_Rate then
+        local max2 = at
+        local x2 = s_Closed - 1
+        if x2 > max2 then max2 = x2 end
+        since = max2
+      else
+        since = at
+      end
+    end
+    local t = since - w_Offset
+    local x2 = cost - left - 1
+    local min2 = (x2 - x2 % w_Rate) / w_Rate + 1
+    local x3 = (8796093022208 - 8796093022208 % w_Interval) / w_Interval
+    if x3 < min2 then min2 = x3 end
+    local n2 = (t - t % w_Interval) / w_Interval + min2
+    room2 = n2 * w_Interval + w_Offset
+  end
+  return room2
+end
+function Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+  local pace = 0
+  local max2 = (l_Guess - l_Guess % 8) / 8
+  if 200 > max2 then max2 = 200 end
+  local guess = l_Guess < max2 and l_Guess or max2
+  local x2 = (s_Held + guess) * 1000
+  local y = (s_Ended + 1) * l_Tokens
+  local max3 = 1
+  local x3 = (x2 - x2 % y) / y
+  if x3 > max3 then max3 = x3 end
+  pace = max3
+  return pace
+end
 function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, unit)
   local promised = 0
   local promised2 = 1099511627776
@@ -164,41 +238,7 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Line
             local gain = n2 * s_Lines[i2].Window_Rate
             if n2 == 1 and line2.Promised > s_Lines[i2].Window_Rate then
               local gain2 = 0
-              do
-                local left = line2.Left
-                local t3 = s_Slot - s_Lines[i2].Window_Offset
-                local by4 = s_Lines[i2].Window_Interval
-                local since2 = 0
-                do
-                  if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-                    local max3 = s_Now
-                    local x3 = s_Closed - 1
-                    if x3 > max3 then max3 = x3 end
-                    since2 = max3
-                  else
-                    since2 = s_Now
-                  end
-                end
-                local t4 = since2 - s_Lines[i2].Window_Offset
-                local by5 = s_Lines[i2].Window_Interval
-                local n3 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-                if n3 <= 0 then
-                  gain2 = left
-                else
-                  local filled = 0
-                  do
-                    local rate = s_Lines[i2].Window_Rate
-                    local size = s_Lines[i2].Window_Size
-                    local x3 = size - left
-                    if n3 > (x3 - x3 % rate) / rate then
-                      filled = size
-                    else
-                      filled = left + n3 * rate
-                    end
-                  end
-                  gain2 = filled
-                end
-              end
+              gain2 = Window_gain(s_Lines[i2].Window_Size, s_Lines[i2].Window_Rate, s_Lines[i2].Window_Interval, s_Lines[i2].Window_Offset, s_Closed, line2.Left, s_Now, s_Slot)
               gain = gain2 - line2.Left
             end
             local x3 = line2.Left + gain - line2.Promised
@@ -244,38 +284,7 @@ function State_rebook(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Fl
       local cost2 = i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3
       if s_Lines[i2].Window_Size > 0 and cost2 > 0 then
         local room2 = 0
-        do
-          local left = line2.Left - cost2 + 1
-          local at2 = s_Now
-          if left >= 1 or 1 == 0 then
-            room2 = at2
-          else
-            if 1 > s_Lines[i2].Window_Size then
-              at2 = at2 + 10000
-            end
-            local since = 0
-            do
-              if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-                local max2 = at2
-                local x2 = s_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
-              else
-                since = at2
-              end
-            end
-            local t = since - s_Lines[i2].Window_Offset
-            local by2 = s_Lines[i2].Window_Interval
-            local x2 = 1 - left - 1
-            local y = s_Lines[i2].Window_Rate
-            local y2 = s_Lines[i2].Window_Interval
-            local min2 = (x2 - x2 % y) / y + 1
-            local x3 = (8796093022208 - 8796093022208 % y2) / y2
-            if x3 < min2 then min2 = x3 end
-            local n2 = (t - t % by2) / by2 + min2
-            room2 = n2 * s_Lines[i2].Window_Interval + s_Lines[i2].Window_Offset
-          end
-        end
+        room2 = Window_room(s_Lines[i2].Window_Size, s_Lines[i2].Window_Rate, s_Lines[i2].Window_Interval, s_Lines[i2].Window_Offset, s_Closed, line2.Left - cost2 + 1, 1, s_Now)
         if room2 > end2 then end2 = room2 end
       end
     end
@@ -301,42 +310,8 @@ function State_rebook(s_Now, s_Slot, s_Closed, s_Lines, s_Lines_n, s_Flows, s_Fl
           kept2 = line2.Promised < s_Lines[i2].Window_Size and line2.Promised or s_Lines[i2].Window_Size
         end
         local gain = 0
-        do
-          local i3 = s_Lines[i2].Window_Unit
-          local left = line2.Left - (i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3)
-          local t3 = s_Slot - s_Lines[i2].Window_Offset
-          local by4 = s_Lines[i2].Window_Interval
-          local since = 0
-          do
-            if s_Lines[i2].Window_Size > s_Lines[i2].Window_Rate then
-              local max2 = s_Now
-              local x3 = s_Closed - 1
-              if x3 > max2 then max2 = x3 end
-              since = max2
-            else
-              since = s_Now
-            end
-          end
-          local t4 = since - s_Lines[i2].Window_Offset
-          local by5 = s_Lines[i2].Window_Interval
-          local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-          if n2 <= 0 then
-            gain = left
-          else
-            local filled = 0
-            do
-              local rate = s_Lines[i2].Window_Rate
-              local size = s_Lines[i2].Window_Size
-              local x3 = size - left
-              if n2 > (x3 - x3 % rate) / rate then
-                filled = size
-              else
-                filled = left + n2 * rate
-              end
-            end
-            gain = filled
-          end
-        end
+        local i3 = s_Lines[i2].Window_Unit
+        gain = Window_gain(s_Lines[i2].Window_Size, s_Lines[i2].Window_Rate, s_Lines[i2].Window_Interval, s_Lines[i2].Window_Offset, s_Closed, line2.Left - (i3 == 0 and promised_Cost_0 or i3 == 1 and promised_Cost_1 or i3 == 2 and promised_Cost_2 or promised_Cost_3), s_Now, s_Slot)
         local max2 = line2.Left < 0 and line2.Left or 0
         if kept2 > max2 then max2 = kept2 end
         if gain > max2 then max2 = gain end
@@ -414,41 +389,8 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
         pinned2_Saved = s_Lines[p.Line - 1].Saved
         pinned2_Estimated = s_Lines[p.Line - 1].Estimated
         local gain = 0
-        do
-          local w = l_Windows[own3]
-          local t = now - w.Offset
-          local by2 = w.Interval
-          local since = 0
-          do
-            if w.Size > w.Rate then
-              local max2 = s_Now
-              local x2 = s_Closed - 1
-              if x2 > max2 then max2 = x2 end
-              since = max2
-            else
-              since = s_Now
-            end
-          end
-          local t2 = since - w.Offset
-          local by3 = w.Interval
-          local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-          if n2 <= 0 then
-            gain = pinned2_Left
-          else
-            local filled = 0
-            do
-              local rate = w.Rate
-              local size = w.Size
-              local x2 = size - pinned2_Left
-              if n2 > (x2 - x2 % rate) / rate then
-                filled = size
-              else
-                filled = pinned2_Left + n2 * rate
-              end
-            end
-            gain = filled
-          end
-        end
+        local w = l_Windows[own3]
+        gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, pinned2_Left, s_Now, now)
         pinned2_Left = gain
         do
           local place2 = p.Line
@@ -509,41 +451,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     if i2 >= own3 then
       if line2.Window_Size ~= 0 then
         local gain = 0
-        do
-          local left = line2.Left
-          local t = now - line2.Window_Offset
-          local by2 = line2.Window_Interval
-          local since = 0
-          do
-            if line2.Window_Size > line2.Window_Rate then
-              local max2 = s_Now
-              local x2 = s_Closed - 1
-              if x2 > max2 then max2 = x2 end
-              since = max2
-            else
-              since = s_Now
-            end
-          end
-          local t2 = since - line2.Window_Offset
-          local by3 = line2.Window_Interval
-          local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-          if n2 <= 0 then
-            gain = left
-          else
-            local filled = 0
-            do
-              local rate = line2.Window_Rate
-              local size = line2.Window_Size
-              local x2 = size - left
-              if n2 > (x2 - x2 % rate) / rate then
-                filled = size
-              else
-                filled = left + n2 * rate
-              end
-            end
-            gain = filled
-          end
-        end
+        gain = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, s_Closed, line2.Left, s_Now, now)
         line2.Left = gain
         line2.Window_Size = 0
         line2.Window_Rate = 0
@@ -574,45 +482,10 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
               local by5 = line2.Window_Interval
               if (t3 - t3 % by4) / by4 > (t4 - t4 % by5) / by5 then
                 local gain = 0
-                do
-                  local left2 = line2.Left
-                  local t5 = now - line2.Window_Offset
-                  local by6 = line2.Window_Interval
-                  local n2 = (t5 - t5 % by6) / by6
-                  local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                  local t6 = to2 - line2.Window_Offset
-                  local by7 = line2.Window_Interval
-                  local since = 0
-                  do
-                    if line2.Window_Size > line2.Window_Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local t7 = since - line2.Window_Offset
-                  local by8 = line2.Window_Interval
-                  local n3 = (t6 - t6 % by7) / by7 - (t7 - t7 % by8) / by8
-                  if n3 <= 0 then
-                    gain = left2
-                  else
-                    local filled = 0
-                    do
-                      local rate = line2.Window_Rate
-                      local size = line2.Window_Size
-                      local x2 = size - left2
-                      if n3 > (x2 - x2 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left2 + n3 * rate
-                      end
-                    end
-                    gain = filled
-                  end
-                end
+                local t5 = now - line2.Window_Offset
+                local by6 = line2.Window_Interval
+                local n2 = (t5 - t5 % by6) / by6
+                gain = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, s_Closed, line2.Left, s_Now, n2 * line2.Window_Interval + line2.Window_Offset - 1)
                 local left2 = gain
                 local max2 = 0
                 local x2 = line2.Window_Size - line2.Window_Rate
@@ -621,51 +494,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 local x3 = line2.Taken + (0 > left2 and 0 or left2) - max2
                 if x3 > max3 then max3 = x3 end
                 lost = max3
-                local t5 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
-                local t6 = t5 - line2.Window_Offset
-                local by6 = line2.Window_Interval
-                local t7 = s_Now - line2.Window_Offset
+                local t6 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
+                local t7 = t6 - line2.Window_Offset
                 local by7 = line2.Window_Interval
-                if (t6 - t6 % by6) / by6 < (t7 - t7 % by7) / by7 - 1 then
+                local t8 = s_Now - line2.Window_Offset
+                local by8 = line2.Window_Interval
+                if (t7 - t7 % by7) / by7 < (t8 - t8 % by8) / by8 - 1 then
                   line2.Largest = 0
                 end
                 if left2 + line2.Window_Rate <= line2.Window_Size and s_Closed <= s_Now then
                   local gain2 = 0
-                  do
-                    local left3 = line2.Left
-                    local t8 = s_Slot - line2.Window_Offset
-                    local by8 = line2.Window_Interval
-                    local since = 0
-                    do
-                      if line2.Window_Size > line2.Window_Rate then
-                        local max4 = s_Now
-                        local x4 = s_Closed - 1
-                        if x4 > max4 then max4 = x4 end
-                        since = max4
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local t9 = since - line2.Window_Offset
-                    local by9 = line2.Window_Interval
-                    local n2 = (t8 - t8 % by8) / by8 - (t9 - t9 % by9) / by9
-                    if n2 <= 0 then
-                      gain2 = left3
-                    else
-                      local filled = 0
-                      do
-                        local rate = line2.Window_Rate
-                        local size = line2.Window_Size
-                        local x4 = size - left3
-                        if n2 > (x4 - x4 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left3 + n2 * rate
-                        end
-                      end
-                      gain2 = filled
-                    end
-                  end
+                  gain2 = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, s_Closed, line2.Left, s_Now, s_Slot)
                   local min2 = line2.Largest - 1
                   local x4 = gain2 - line2.Promised
                   if x4 < min2 then min2 = x4 end
@@ -960,40 +799,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
             do
               if line2.Window_Series == 0 then
                 local gain = 0
-                do
-                  local t3 = now - line2.Window_Offset
-                  local by4 = line2.Window_Interval
-                  local since = 0
-                  do
-                    if line2.Window_Size > line2.Window_Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local t4 = since - line2.Window_Offset
-                  local by5 = line2.Window_Interval
-                  local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = line2.Window_Rate
-                      local size = line2.Window_Size
-                      local x2 = size - left
-                      if n2 > (x2 - x2 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n2 * rate
-                      end
-                    end
-                    gain = filled
-                  end
-                end
+                gain = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, s_Closed, left, s_Now, now)
                 past = gain
               else
                 local turns = 0
@@ -1034,40 +840,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
             do
               if w2.Series == 0 then
                 local gain = 0
-                do
-                  local t3 = now - w2.Offset
-                  local by4 = w2.Interval
-                  local since = 0
-                  do
-                    if w2.Size > w2.Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local t4 = since - w2.Offset
-                  local by5 = w2.Interval
-                  local n2 = (t3 - t3 % by4) / by4 - (t4 - t4 % by5) / by5
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = w2.Rate
-                      local size = w2.Size
-                      local x2 = size - left
-                      if n2 > (x2 - x2 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n2 * rate
-                      end
-                    end
-                    gain = filled
-                  end
-                end
+                gain = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, left, s_Now, now)
                 past2 = gain
               else
                 local turns = 0
@@ -1126,60 +899,29 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
                 missing = slow_Rate
               end
               local gain = 0
+              local since = 0
               do
-                local left2 = left - missing
-                local since = 0
-                do
-                  if w2.Size > w2.Rate then
-                    local max2 = s_Now
-                    local x2 = s_Closed - 1
-                    if x2 > max2 then max2 = x2 end
-                    since = max2
-                  else
-                    since = s_Now
-                  end
-                end
-                local since2 = 0
-                do
-                  if line2.Window_Size > line2.Window_Rate then
-                    local max2 = s_Now
-                    local x2 = s_Closed - 1
-                    if x2 > max2 then max2 = x2 end
-                    since2 = max2
-                  else
-                    since2 = s_Now
-                  end
-                end
-                local from3 = since > since2 and since or since2
-                local t3 = now - slow_Offset
-                local since3 = 0
-                do
-                  if slow_Size > slow_Rate then
-                    local max2 = from3
-                    local x2 = s_Closed - 1
-                    if x2 > max2 then max2 = x2 end
-                    since3 = max2
-                  else
-                    since3 = from3
-                  end
-                end
-                local t4 = since3 - slow_Offset
-                local n2 = (t3 - t3 % slow_Interval) / slow_Interval - (t4 - t4 % slow_Interval) / slow_Interval
-                if n2 <= 0 then
-                  gain = left2
+                if w2.Size > w2.Rate then
+                  local max2 = s_Now
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
                 else
-                  local filled = 0
-                  do
-                    local x2 = slow_Size - left2
-                    if n2 > (x2 - x2 % slow_Rate) / slow_Rate then
-                      filled = slow_Size
-                    else
-                      filled = left2 + n2 * slow_Rate
-                    end
-                  end
-                  gain = filled
+                  since = s_Now
                 end
               end
+              local since2 = 0
+              do
+                if line2.Window_Size > line2.Window_Rate then
+                  local max2 = s_Now
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since2 = max2
+                else
+                  since2 = s_Now
+                end
+              end
+              gain = Window_gain(slow_Size, slow_Rate, slow_Interval, slow_Offset, s_Closed, left - missing, since > since2 and since or since2, now)
               either = left > gain and left or gain
             end
             line2.Left = either
@@ -1262,40 +1004,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
       s_Lines_n = s_Lines_n + 1
     elseif i2 >= s_Lines_n then
       local gain = 0
-      do
-        local t = now - w.Offset
-        local by2 = w.Interval
-        local since = 0
-        do
-          if w.Size > w.Rate then
-            local max2 = from2
-            local x2 = s_Closed - 1
-            if x2 > max2 then max2 = x2 end
-            since = max2
-          else
-            since = from2
-          end
-        end
-        local t2 = since - w.Offset
-        local by3 = w.Interval
-        local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-        if n2 <= 0 then
-          gain = 0
-        else
-          local filled = 0
-          do
-            local rate = w.Rate
-            local size = w.Size
-            local x2 = size - 0
-            if n2 > (x2 - x2 % rate) / rate then
-              filled = size
-            else
-              filled = 0 + n2 * rate
-            end
-          end
-          gain = filled
-        end
-      end
+      gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, 0, from2, now)
       if s_Lines_n == 0 then s_Lines = {} end
       s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Over = 0, Promised = 0, Spare = 0, Taken = 0, Largest = 0, LargestAt = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
@@ -1328,40 +1037,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
         local from3 = line2.Taken
         if w.Series == 0 then
           local gain = 0
-          do
-            local t = now - w.Offset
-            local by2 = w.Interval
-            local since = 0
-            do
-              if w.Size > w.Rate then
-                local max2 = from3
-                local x2 = s_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
-              else
-                since = from3
-              end
-            end
-            local t2 = since - w.Offset
-            local by3 = w.Interval
-            local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-            if n2 <= 0 then
-              gain = left
-            else
-              local filled = 0
-              do
-                local rate = w.Rate
-                local size = w.Size
-                local x2 = size - left
-                if n2 > (x2 - x2 % rate) / rate then
-                  filled = size
-                else
-                  filled = left + n2 * rate
-                end
-              end
-              gain = filled
-            end
-          end
+          gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, from3, now)
           past = gain
         else
           local turns = 0
@@ -1879,37 +1555,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                       local from2 = max3
                       local used = at2_Size + line2.Over - line2.Left
                       local gain = 0
-                      do
-                        local left = line2.Left
-                        local t = from2 - at2_Offset
-                        local since = 0
-                        do
-                          if at2_Size > at2_Rate then
-                            local max4 = s_Now
-                            local x4 = s_Closed - 1
-                            if x4 > max4 then max4 = x4 end
-                            since = max4
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t2 = since - at2_Offset
-                        local n2 = (t - t % at2_Interval) / at2_Interval - (t2 - t2 % at2_Interval) / at2_Interval
-                        if n2 <= 0 then
-                          gain = left
-                        else
-                          local filled = 0
-                          do
-                            local x4 = at2_Size - left
-                            if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
-                              filled = at2_Size
-                            else
-                              filled = left + n2 * at2_Rate
-                            end
-                          end
-                          gain = filled
-                        end
-                      end
+                      gain = Window_gain(at2_Size, at2_Rate, at2_Interval, at2_Offset, s_Closed, line2.Left, s_Now, from2)
                       line2.Left = gain
                       local t = from2 - at3_Offset
                       local n2 = (t - t % at3_Interval) / at3_Interval + 1
@@ -1919,37 +1565,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Shortest, s_Toke
                         line2.Left = line2.Left - at3_Rate
                       end
                       local gain2 = 0
-                      do
-                        local left = line2.Left
-                        local t3 = now - at3_Offset
-                        local since = 0
-                        do
-                          if at3_Size > at3_Rate then
-                            local max4 = from2
-                            local x4 = s_Closed - 1
-                            if x4 > max4 then max4 = x4 end
-                            since = max4
-                          else
-                            since = from2
-                          end
-                        end
-                        local t4 = since - at3_Offset
-                        local n4 = (t3 - t3 % at3_Interval) / at3_Interval - (t4 - t4 % at3_Interval) / at3_Interval
-                        if n4 <= 0 then
-                          gain2 = left
-                        else
-                          local filled = 0
-                          do
-                            local x4 = at3_Size - left
-                            if n4 > (x4 - x4 % at3_Rate) / at3_Rate then
-                              filled = at3_Size
-                            else
-                              filled = left + n4 * at3_Rate
-                            end
-                          end
-                          gain2 = filled
-                        end
-                      end
+                      gain2 = Window_gain(at3_Size, at3_Rate, at3_Interval, at3_Offset, s_Closed, line2.Left, from2, now)
                       line2.Left = gain2
                       do
                         local t3 = now - at3_Offset
@@ -2122,8 +1738,165 @@ end
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
 local shared, shared_n = nil, tonumber(ARGV[2])
 local sets = #KEYS > 2 and {} -- of several entities after the last decision, which may fail
-local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_served, Shared_later, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
+local Shared_expects, Shared_lasts, Shared_remains, Shared_rates, Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_served, Shared_later, Shared_in, Shared_open, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
 if shared_n > 0 then
+function Shared_expects(x, booked, window)
+  local expects = 0
+  local c2 = x.State_Calendars[0]
+  local line2 = x.State_Lines[window]
+  local y = x.times
+  local booked2 = (booked - booked % y) / y
+  local ratio = 0
+  do
+    local i2 = line2.Window_Unit
+    local rest2 = c2.Largest - (i2 == 0 and c2.Asked_0 or i2 == 1 and c2.Asked_1 or i2 == 2 and c2.Asked_2 or c2.Asked_3)
+    local x2 = c2.Largest + 1023
+    local max2 = 1
+    local x3 = (x2 - x2 % 1024) / 1024
+    if x3 > max2 then max2 = x3 end
+    local each2 = max2
+    local x4 = rest2 % each2 * 1024
+    local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x4 - x4 % each2) / each2
+    local x5 = booked3 * (4096 - line2.Saved)
+    local max3 = 1
+    local x6 = (x5 - x5 % 4096) / 4096
+    if x6 > max3 then max3 = x6 end
+    ratio = max3
+  end
+  local x2 = booked2 % 1024 * ratio
+  local x3 = (booked2 - booked2 % 1024) / 1024 * ratio + (x2 - x2 % 1024) / 1024
+  local min2 = (x3 - x3 % 1024) / 1024
+  if 4294967296 < min2 then min2 = 4294967296 end
+  local unit = line2.Window_Unit
+  local x4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+  local x5 = min2 * x.Limits_Scale + (x4 - x4 % 2) / 2
+  local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+  expects = (x5 - x5 % y2) / y2
+  return expects
+end
+function Shared_lasts(x, capacity, window)
+  local lasts = 0
+  local expects = 0
+  expects = Shared_expects(x, x.rate * x.times, window)
+  local y = 1 > expects and 1 or expects
+  local max2 = 1
+  local x2 = (1024 - 1024 % y) / y
+  if x2 > max2 then max2 = x2 end
+  local n2 = max2
+  local min2 = 0 > capacity and 0 or capacity
+  local x3 = (4398046511104 - 4398046511104 % n2) / n2
+  if x3 < min2 then min2 = x3 end
+  local expects2 = 0
+  expects2 = Shared_expects(x, x.rate * x.times * n2, window)
+  local x4 = min2 * 1024 * n2
+  local y2 = 1 > expects2 and 1 or expects2
+  local lasts2 = (x4 - x4 % y2) / y2
+  local min3 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
+  if 4294967296 < min3 then min3 = 4294967296 end
+  lasts = min3 * 512
+  return lasts
+end
+function Shared_remains(x, window)
+  local remains = 0
+  local c2 = x.State_Calendars[0]
+  local line2 = x.State_Lines[window]
+  local lasts = 0
+  local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+  local expects = 0
+  local n2 = c2.Head
+  expects = Shared_expects(x, c2.Units.At(n2 - c2.Head), window)
+  lasts = Shared_lasts(x, line2.Left + (x2 - x2 % 4096) / 4096 - expects, window)
+  remains = lasts
+  return remains
+end
+function Shared_rates(x, units)
+  local c2 = x.State_Calendars[0]
+  local gains = 0
+  do
+    local ratio = 1
+    for i2 = 0, x.Limits_Windows_n - 1 do
+      local ratio2 = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local line2 = x.State_Lines[i2]
+        local i3 = line2.Window_Unit
+        local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
+        local x2 = c3.Largest + 1023
+        local max2 = 1
+        local x3 = (x2 - x2 % 1024) / 1024
+        if x3 > max2 then max2 = x3 end
+        local each2 = max2
+        local x4 = rest2 % each2 * 1024
+        local booked = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x4 - x4 % each2) / each2
+        local x5 = booked * (4096 - line2.Saved)
+        local max3 = 1
+        local x6 = (x5 - x5 % 4096) / 4096
+        if x6 > max3 then max3 = x6 end
+        ratio2 = max3
+      end
+      if ratio2 > ratio then ratio = ratio2 end
+    end
+    local part = x.Limits_PerGrain
+    local x2 = part + x.Limits_Scale - 1
+    local y = x.Limits_Scale
+    local min2 = (x2 - x2 % y) / y
+    if 17179869184 < min2 then min2 = 17179869184 end
+    local x3 = min2 * 1048576
+    local min3 = (x3 - x3 % ratio) / ratio
+    if 16777215 < min3 then min3 = 16777215 end
+    gains = min3
+  end
+  local gains2 = gains
+  local x2 = c2.Largest + 32768
+  local min2 = (x2 - x2 % 65536) / 65536
+  if 16777215 < min2 then min2 = 16777215 end
+  local usual = units > min2 and units or min2
+  local times2 = 0
+  do
+    local pace = 0
+    pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
+    local x3 = x.Limits_Grain * 1000 * 1
+    local min3 = (x3 - x3 % pace) / pace
+    if 16777215 < min3 then min3 = 16777215 end
+    local c3 = x.State_Calendars[0]
+    local x4 = c3.Largest + 32768
+    local min4 = (x4 - x4 % 65536) / 65536
+    if 16777215 < min4 then min4 = 16777215 end
+    if (1 > min3 and 1 or min3) * (1 > min4 and 1 or min4) >= gains2 then
+      times2 = 1
+    else
+      local pace2 = 0
+      pace2 = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
+      local x5 = pace2 * 8
+      local x6 = (x5 - x5 % 125) / 125
+      local y = x.Limits_Grain
+      local min5 = (x6 - x6 % y) / y
+      if 65536 < min5 then min5 = 65536 end
+      times2 = 1 > min5 and 1 or min5
+    end
+  end
+  x.times = times2
+  local min3 = gains2 * x.times
+  if 16777215 < min3 then min3 = 16777215 end
+  gains2 = min3
+  local times3 = x.times
+  local pace = 0
+  pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
+  local x3 = x.Limits_Grain * 1000 * times3
+  local min4 = (x3 - x3 % pace) / pace
+  if 16777215 < min4 then min4 = 16777215 end
+  local min5 = gains2
+  local x4 = (1 > min4 and 1 or min4) * usual
+  if x4 < min5 then min5 = x4 end
+  x.rate = 1 > min5 and 1 or min5
+  x.short = x.rate < gains2
+  if x.short then
+    units = usual
+  end
+  local min6 = units * x.times
+  if 16777215 < min6 then min6 = 16777215 end
+  x.units = min6
+end
 function Shared_advance(x, now)
   do
     if x.State_Pins_n > 0 and x.State_Pins[0].End <= now then
@@ -2248,18 +2021,7 @@ function Shared_advance(x, now)
             local n2 = x.State_Next - (x2 - x2 % 16) / 16
             if n2 > 0 then
               local pace = 0
-              do
-                local x3 = x.Limits_Guess
-                local max2 = (x3 - x3 % 8) / 8
-                if 200 > max2 then max2 = 200 end
-                local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-                local x4 = (x.State_Held + guess) * 1000
-                local y = (x.State_Ended + 1) * x.Limits_Tokens
-                local max3 = 1
-                local x5 = (x4 - x4 % y) / y
-                if x5 > max3 then max3 = x5 end
-                pace = max3
-              end
+              pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
               local pace2 = pace
               local min2 = n2
               local x3 = (1125899906842624 - 1125899906842624 % pace2) / pace2
@@ -2376,18 +2138,7 @@ function Shared_advance(x, now)
         local is4 = x.State_Closed <= x.State_Now and x.State_AgainUS > now * 1000 and x.State_Plain + x.Leases.Out(now) < x.Limits_Tokens
         if is4 then
           local pace = 0
-          do
-            local x2 = x.Limits_Guess
-            local max2 = (x2 - x2 % 8) / 8
-            if 200 > max2 then max2 = 200 end
-            local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-            local x3 = (x.State_Held + guess) * 1000
-            local y = (x.State_Ended + 1) * x.Limits_Tokens
-            local max3 = 1
-            local x4 = (x3 - x3 % y) / y
-            if x4 > max3 then max3 = x4 end
-            pace = max3
-          end
+          pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
           local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
           if 10 < min2 then min2 = 10 end
           local x2 = pace * min2
@@ -2434,46 +2185,10 @@ function Shared_advance(x, now)
                 local by5 = line2.Window_Interval
                 if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
                   local gain = 0
-                  do
-                    local left2 = line2.Left
-                    local from2 = x.State_Now
-                    local t8 = now - line2.Window_Offset
-                    local by6 = line2.Window_Interval
-                    local n2 = (t8 - t8 % by6) / by6
-                    local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                    local t9 = to2 - line2.Window_Offset
-                    local by7 = line2.Window_Interval
-                    local since = 0
-                    do
-                      if line2.Window_Size > line2.Window_Rate then
-                        local max2 = from2
-                        local x3 = x.State_Closed - 1
-                        if x3 > max2 then max2 = x3 end
-                        since = max2
-                      else
-                        since = from2
-                      end
-                    end
-                    local t10 = since - line2.Window_Offset
-                    local by8 = line2.Window_Interval
-                    local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
-                    if n3 <= 0 then
-                      gain = left2
-                    else
-                      local filled = 0
-                      do
-                        local rate = line2.Window_Rate
-                        local size = line2.Window_Size
-                        local x3 = size - left2
-                        if n3 > (x3 - x3 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left2 + n3 * rate
-                        end
-                      end
-                      gain = filled
-                    end
-                  end
+                  local t8 = now - line2.Window_Offset
+                  local by6 = line2.Window_Interval
+                  local n2 = (t8 - t8 % by6) / by6
+                  gain = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, x.State_Closed, line2.Left, x.State_Now, n2 * line2.Window_Interval + line2.Window_Offset - 1)
                   local left2 = gain
                   local max2 = 0
                   local x3 = line2.Window_Size - line2.Window_Rate
@@ -2482,54 +2197,18 @@ function Shared_advance(x, now)
                   local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
                   if x4 > max3 then max3 = x4 end
                   lost = max3
-                  local t8 = line2.LargestAt > x.State_Closed and line2.LargestAt or x.State_Closed
-                  local t9 = t8 - line2.Window_Offset
-                  local by6 = line2.Window_Interval
-                  local t10 = x.State_Now
-                  local t11 = t10 - line2.Window_Offset
+                  local t9 = line2.LargestAt > x.State_Closed and line2.LargestAt or x.State_Closed
+                  local t10 = t9 - line2.Window_Offset
                   local by7 = line2.Window_Interval
-                  if (t9 - t9 % by6) / by6 < (t11 - t11 % by7) / by7 - 1 then
+                  local t11 = x.State_Now
+                  local t12 = t11 - line2.Window_Offset
+                  local by8 = line2.Window_Interval
+                  if (t10 - t10 % by7) / by7 < (t12 - t12 % by8) / by8 - 1 then
                     line2.Largest = 0
                   end
                   if left2 + line2.Window_Rate <= line2.Window_Size and x.State_Closed <= x.State_Now then
                     local gain2 = 0
-                    do
-                      local left3 = line2.Left
-                      local from2 = x.State_Now
-                      local to2 = x.State_Slot
-                      local t12 = to2 - line2.Window_Offset
-                      local by8 = line2.Window_Interval
-                      local since = 0
-                      do
-                        if line2.Window_Size > line2.Window_Rate then
-                          local max4 = from2
-                          local x5 = x.State_Closed - 1
-                          if x5 > max4 then max4 = x5 end
-                          since = max4
-                        else
-                          since = from2
-                        end
-                      end
-                      local t13 = since - line2.Window_Offset
-                      local by9 = line2.Window_Interval
-                      local n2 = (t12 - t12 % by8) / by8 - (t13 - t13 % by9) / by9
-                      if n2 <= 0 then
-                        gain2 = left3
-                      else
-                        local filled = 0
-                        do
-                          local rate = line2.Window_Rate
-                          local size = line2.Window_Size
-                          local x5 = size - left3
-                          if n2 > (x5 - x5 % rate) / rate then
-                            filled = size
-                          else
-                            filled = left3 + n2 * rate
-                          end
-                        end
-                        gain2 = filled
-                      end
-                    end
+                    gain2 = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, x.State_Closed, line2.Left, x.State_Now, x.State_Slot)
                     local min3 = line2.Largest - 1
                     local x5 = gain2 - line2.Promised
                     if x5 < min3 then min3 = x5 end
@@ -2553,41 +2232,7 @@ function Shared_advance(x, now)
               end
               local lost2 = lost
               local gain = 0
-              do
-                local from2 = x.State_Now
-                local t4 = now - w.Offset
-                local by4 = w.Interval
-                local since = 0
-                do
-                  if w.Size > w.Rate then
-                    local max2 = from2
-                    local x3 = x.State_Closed - 1
-                    if x3 > max2 then max2 = x3 end
-                    since = max2
-                  else
-                    since = from2
-                  end
-                end
-                local t5 = since - w.Offset
-                local by5 = w.Interval
-                local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                if n2 <= 0 then
-                  gain = left
-                else
-                  local filled = 0
-                  do
-                    local rate = w.Rate
-                    local size = w.Size
-                    local x3 = size - left
-                    if n2 > (x3 - x3 % rate) / rate then
-                      filled = size
-                    else
-                      filled = left + n2 * rate
-                    end
-                  end
-                  gain = filled
-                end
-              end
+              gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, left, x.State_Now, now)
               line2.Left, line2.Over = gain, 0
               do
                 local over = line2.Left + line2.Stale + line2.Fresh - line2.Window_Size
@@ -2680,45 +2325,10 @@ function Shared_advance(x, now)
               local is6 = idle
               if is6 then
                 local gain2 = 0
-                do
-                  local from2 = x.State_Now
-                  local t4 = now - w.Offset
-                  local by4 = w.Interval
-                  local n2 = (t4 - t4 % by4) / by4
-                  local to2 = n2 * w.Interval + w.Offset - 1
-                  local t5 = to2 - w.Offset
-                  local by5 = w.Interval
-                  local since = 0
-                  do
-                    if w.Size > w.Rate then
-                      local max2 = from2
-                      local x4 = x.State_Closed - 1
-                      if x4 > max2 then max2 = x4 end
-                      since = max2
-                    else
-                      since = from2
-                    end
-                  end
-                  local t6 = since - w.Offset
-                  local by6 = w.Interval
-                  local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-                  if n3 <= 0 then
-                    gain2 = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = w.Rate
-                      local size = w.Size
-                      local x4 = size - left
-                      if n3 > (x4 - x4 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n3 * rate
-                      end
-                    end
-                    gain2 = filled
-                  end
-                end
+                local t4 = now - w.Offset
+                local by4 = w.Interval
+                local n2 = (t4 - t4 % by4) / by4
+                gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, left, x.State_Now, n2 * w.Interval + w.Offset - 1)
                 local min3 = w.Size
                 local x4 = w.Rate > usual and w.Rate or usual
                 if x4 < min3 then min3 = x4 end
@@ -2809,128 +2419,7 @@ function Shared_advance(x, now)
         local end2 = min2
         local c3 = x.State_Calendars[0]
         if n3 < end2 then
-          do
-            local units2 = 0
-            local c4 = x.State_Calendars[0]
-            local gains = 0
-            do
-              local ratio = 1
-              for i2 = 0, x.Limits_Windows_n - 1 do
-                local ratio2 = 0
-                do
-                  local c5 = x.State_Calendars[0]
-                  local line2 = x.State_Lines[i2]
-                  local i3 = line2.Window_Unit
-                  local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
-                  local x6 = c5.Largest + 1023
-                  local max3 = 1
-                  local x7 = (x6 - x6 % 1024) / 1024
-                  if x7 > max3 then max3 = x7 end
-                  local each2 = max3
-                  local x8 = rest2 % each2 * 1024
-                  local booked = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-                  local x9 = booked * (4096 - line2.Saved)
-                  local max4 = 1
-                  local x10 = (x9 - x9 % 4096) / 4096
-                  if x10 > max4 then max4 = x10 end
-                  ratio2 = max4
-                end
-                if ratio2 > ratio then ratio = ratio2 end
-              end
-              local part = x.Limits_PerGrain
-              local x6 = part + x.Limits_Scale - 1
-              local y2 = x.Limits_Scale
-              local min3 = (x6 - x6 % y2) / y2
-              if 17179869184 < min3 then min3 = 17179869184 end
-              local x7 = min3 * 1048576
-              local min4 = (x7 - x7 % ratio) / ratio
-              if 16777215 < min4 then min4 = 16777215 end
-              gains = min4
-            end
-            local gains2 = gains
-            local x6 = c4.Largest + 32768
-            local min3 = (x6 - x6 % 65536) / 65536
-            if 16777215 < min3 then min3 = 16777215 end
-            local usual = units2 > min3 and units2 or min3
-            local times2 = 0
-            do
-              local pace = 0
-              do
-                local x7 = x.Limits_Guess
-                local max3 = (x7 - x7 % 8) / 8
-                if 200 > max3 then max3 = 200 end
-                local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
-                local x8 = (x.State_Held + guess) * 1000
-                local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-                local max4 = 1
-                local x9 = (x8 - x8 % y2) / y2
-                if x9 > max4 then max4 = x9 end
-                pace = max4
-              end
-              local x7 = x.Limits_Grain * 1000 * 1
-              local min4 = (x7 - x7 % pace) / pace
-              if 16777215 < min4 then min4 = 16777215 end
-              local c5 = x.State_Calendars[0]
-              local x8 = c5.Largest + 32768
-              local min5 = (x8 - x8 % 65536) / 65536
-              if 16777215 < min5 then min5 = 16777215 end
-              if (1 > min4 and 1 or min4) * (1 > min5 and 1 or min5) >= gains2 then
-                times2 = 1
-              else
-                local pace2 = 0
-                do
-                  local x9 = x.Limits_Guess
-                  local max3 = (x9 - x9 % 8) / 8
-                  if 200 > max3 then max3 = 200 end
-                  local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
-                  local x10 = (x.State_Held + guess) * 1000
-                  local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-                  local max4 = 1
-                  local x11 = (x10 - x10 % y2) / y2
-                  if x11 > max4 then max4 = x11 end
-                  pace2 = max4
-                end
-                local x9 = pace2 * 8
-                local x10 = (x9 - x9 % 125) / 125
-                local y2 = x.Limits_Grain
-                local min6 = (x10 - x10 % y2) / y2
-                if 65536 < min6 then min6 = 65536 end
-                times2 = 1 > min6 and 1 or min6
-              end
-            end
-            x.times = times2
-            local min4 = gains2 * x.times
-            if 16777215 < min4 then min4 = 16777215 end
-            gains2 = min4
-            local times3 = x.times
-            local pace = 0
-            do
-              local x7 = x.Limits_Guess
-              local max3 = (x7 - x7 % 8) / 8
-              if 200 > max3 then max3 = 200 end
-              local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
-              local x8 = (x.State_Held + guess) * 1000
-              local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-              local max4 = 1
-              local x9 = (x8 - x8 % y2) / y2
-              if x9 > max4 then max4 = x9 end
-              pace = max4
-            end
-            local x7 = x.Limits_Grain * 1000 * times3
-            local min5 = (x7 - x7 % pace) / pace
-            if 16777215 < min5 then min5 = 16777215 end
-            local min6 = gains2
-            local x8 = (1 > min5 and 1 or min5) * usual
-            if x8 < min6 then min6 = x8 end
-            x.rate = 1 > min6 and 1 or min6
-            x.short = x.rate < gains2
-            if x.short then
-              units2 = usual
-            end
-            local min7 = units2 * x.times
-            if 16777215 < min7 then min7 = 16777215 end
-            x.units = min7
-          end
+          Shared_rates(x, 0)
         end
         while n3 < end2 do
           local t = n3 * x.Limits_Grain + x.Limits_Zero
@@ -2951,133 +2440,7 @@ function Shared_advance(x, now)
                 local is3 = serves
                 if is3 then
                   local remains = 0
-                  do
-                    local c4 = x.State_Calendars[0]
-                    local line2 = x.State_Lines[i2]
-                    local lasts = 0
-                    do
-                      local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                      local expects = 0
-                      do
-                        local n4 = c4.Head
-                        local booked = c4.Units.At(n4 - c4.Head)
-                        local c5 = x.State_Calendars[0]
-                        local line3 = x.State_Lines[i2]
-                        local y2 = x.times
-                        local booked2 = (booked - booked % y2) / y2
-                        local ratio = 0
-                        do
-                          local i3 = line3.Window_Unit
-                          local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
-                          local x7 = c5.Largest + 1023
-                          local max3 = 1
-                          local x8 = (x7 - x7 % 1024) / 1024
-                          if x8 > max3 then max3 = x8 end
-                          local each2 = max3
-                          local x9 = rest2 % each2 * 1024
-                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x9 - x9 % each2) / each2
-                          local x10 = booked3 * (4096 - line3.Saved)
-                          local max4 = 1
-                          local x11 = (x10 - x10 % 4096) / 4096
-                          if x11 > max4 then max4 = x11 end
-                          ratio = max4
-                        end
-                        local x7 = booked2 % 1024 * ratio
-                        local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
-                        local min3 = (x8 - x8 % 1024) / 1024
-                        if 4294967296 < min3 then min3 = 4294967296 end
-                        local unit = line3.Window_Unit
-                        local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
-                        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects = (x10 - x10 % y3) / y3
-                      end
-                      local capacity = line2.Left + (x6 - x6 % 4096) / 4096 - expects
-                      local expects2 = 0
-                      do
-                        local booked = x.rate * x.times
-                        local c5 = x.State_Calendars[0]
-                        local line3 = x.State_Lines[i2]
-                        local y2 = x.times
-                        local booked2 = (booked - booked % y2) / y2
-                        local ratio = 0
-                        do
-                          local i3 = line3.Window_Unit
-                          local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
-                          local x7 = c5.Largest + 1023
-                          local max3 = 1
-                          local x8 = (x7 - x7 % 1024) / 1024
-                          if x8 > max3 then max3 = x8 end
-                          local each2 = max3
-                          local x9 = rest2 % each2 * 1024
-                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x9 - x9 % each2) / each2
-                          local x10 = booked3 * (4096 - line3.Saved)
-                          local max4 = 1
-                          local x11 = (x10 - x10 % 4096) / 4096
-                          if x11 > max4 then max4 = x11 end
-                          ratio = max4
-                        end
-                        local x7 = booked2 % 1024 * ratio
-                        local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
-                        local min3 = (x8 - x8 % 1024) / 1024
-                        if 4294967296 < min3 then min3 = 4294967296 end
-                        local unit = line3.Window_Unit
-                        local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
-                        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects2 = (x10 - x10 % y3) / y3
-                      end
-                      local y2 = 1 > expects2 and 1 or expects2
-                      local max3 = 1
-                      local x7 = (1024 - 1024 % y2) / y2
-                      if x7 > max3 then max3 = x7 end
-                      local n4 = max3
-                      local min3 = 0 > capacity and 0 or capacity
-                      local x8 = (4398046511104 - 4398046511104 % n4) / n4
-                      if x8 < min3 then min3 = x8 end
-                      local expects3 = 0
-                      do
-                        local booked = x.rate * x.times * n4
-                        local c5 = x.State_Calendars[0]
-                        local line3 = x.State_Lines[i2]
-                        local y3 = x.times
-                        local booked2 = (booked - booked % y3) / y3
-                        local ratio = 0
-                        do
-                          local i3 = line3.Window_Unit
-                          local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
-                          local x9 = c5.Largest + 1023
-                          local max4 = 1
-                          local x10 = (x9 - x9 % 1024) / 1024
-                          if x10 > max4 then max4 = x10 end
-                          local each2 = max4
-                          local x11 = rest2 % each2 * 1024
-                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
-                          local x12 = booked3 * (4096 - line3.Saved)
-                          local max5 = 1
-                          local x13 = (x12 - x12 % 4096) / 4096
-                          if x13 > max5 then max5 = x13 end
-                          ratio = max5
-                        end
-                        local x9 = booked2 % 1024 * ratio
-                        local x10 = (booked2 - booked2 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
-                        local min4 = (x10 - x10 % 1024) / 1024
-                        if 4294967296 < min4 then min4 = 4294967296 end
-                        local unit = line3.Window_Unit
-                        local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        local x12 = min4 * x.Limits_Scale + (x11 - x11 % 2) / 2
-                        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects3 = (x12 - x12 % y4) / y4
-                      end
-                      local x9 = min3 * 1024 * n4
-                      local y3 = 1 > expects3 and 1 or expects3
-                      local lasts2 = (x9 - x9 % y3) / y3
-                      local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
-                      if 4294967296 < min4 then min4 = 4294967296 end
-                      lasts = min4 * 512
-                    end
-                    remains = lasts
-                  end
+                  remains = Shared_remains(x, i2)
                   is3 = (n3 - c3.Head - 1) * 524288 < remains
                 end
                 serves = is3
@@ -3094,91 +2457,7 @@ function Shared_advance(x, now)
                   if x6 > max3 then max3 = x6 end
                   local y2 = x.Limits_Grain
                   local lasts = 0
-                  do
-                    local capacity = w.Rate < w.Size and w.Rate or w.Size
-                    local expects = 0
-                    do
-                      local booked = x.rate * x.times
-                      local c4 = x.State_Calendars[0]
-                      local line2 = x.State_Lines[i2]
-                      local y3 = x.times
-                      local booked2 = (booked - booked % y3) / y3
-                      local ratio = 0
-                      do
-                        local i3 = line2.Window_Unit
-                        local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                        local x7 = c4.Largest + 1023
-                        local max4 = 1
-                        local x8 = (x7 - x7 % 1024) / 1024
-                        if x8 > max4 then max4 = x8 end
-                        local each2 = max4
-                        local x9 = rest2 % each2 * 1024
-                        local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x9 - x9 % each2) / each2
-                        local x10 = booked3 * (4096 - line2.Saved)
-                        local max5 = 1
-                        local x11 = (x10 - x10 % 4096) / 4096
-                        if x11 > max5 then max5 = x11 end
-                        ratio = max5
-                      end
-                      local x7 = booked2 % 1024 * ratio
-                      local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
-                      local min3 = (x8 - x8 % 1024) / 1024
-                      if 4294967296 < min3 then min3 = 4294967296 end
-                      local unit = line2.Window_Unit
-                      local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x10 = min3 * x.Limits_Scale + (x9 - x9 % 2) / 2
-                      local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects = (x10 - x10 % y4) / y4
-                    end
-                    local y3 = 1 > expects and 1 or expects
-                    local max4 = 1
-                    local x7 = (1024 - 1024 % y3) / y3
-                    if x7 > max4 then max4 = x7 end
-                    local n5 = max4
-                    local min3 = 0 > capacity and 0 or capacity
-                    local x8 = (4398046511104 - 4398046511104 % n5) / n5
-                    if x8 < min3 then min3 = x8 end
-                    local expects2 = 0
-                    do
-                      local booked = x.rate * x.times * n5
-                      local c4 = x.State_Calendars[0]
-                      local line2 = x.State_Lines[i2]
-                      local y4 = x.times
-                      local booked2 = (booked - booked % y4) / y4
-                      local ratio = 0
-                      do
-                        local i3 = line2.Window_Unit
-                        local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-                        local x9 = c4.Largest + 1023
-                        local max5 = 1
-                        local x10 = (x9 - x9 % 1024) / 1024
-                        if x10 > max5 then max5 = x10 end
-                        local each2 = max5
-                        local x11 = rest2 % each2 * 1024
-                        local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
-                        local x12 = booked3 * (4096 - line2.Saved)
-                        local max6 = 1
-                        local x13 = (x12 - x12 % 4096) / 4096
-                        if x13 > max6 then max6 = x13 end
-                        ratio = max6
-                      end
-                      local x9 = booked2 % 1024 * ratio
-                      local x10 = (booked2 - booked2 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
-                      local min4 = (x10 - x10 % 1024) / 1024
-                      if 4294967296 < min4 then min4 = 4294967296 end
-                      local unit = line2.Window_Unit
-                      local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      local x12 = min4 * x.Limits_Scale + (x11 - x11 % 2) / 2
-                      local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      expects2 = (x12 - x12 % y5) / y5
-                    end
-                    local x9 = min3 * 1024 * n5
-                    local y4 = 1 > expects2 and 1 or expects2
-                    local lasts2 = (x9 - x9 % y4) / y4
-                    local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
-                    if 4294967296 < min4 then min4 = 4294967296 end
-                    lasts = min4 * 512
-                  end
+                  lasts = Shared_lasts(x, w.Rate < w.Size and w.Rate or w.Size, i2)
                   is3 = (n3 - (max3 - max3 % y2) / y2) * 524288 < lasts
                 end
                 serves = is3
@@ -3333,133 +2612,12 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
   end
   x.part = part
   x.weight = (x.Weight < 8388608 and x.Weight or 8388608) * 16
-  do
-    local part2 = x.part
-    local x2 = part2 + x.Limits_Scale - 1
-    local y = x.Limits_Scale
-    local min2 = (x2 - x2 % y) / y
-    if 17179869184 < min2 then min2 = 17179869184 end
-    local units2 = min2 < 16777215 and min2 or 16777215
-    local c3 = x.State_Calendars[0]
-    local gains = 0
-    do
-      local ratio = 1
-      for i2 = 0, x.Limits_Windows_n - 1 do
-        local ratio2 = 0
-        do
-          local c4 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local i3 = line2.Window_Unit
-          local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-          local x3 = c4.Largest + 1023
-          local max2 = 1
-          local x4 = (x3 - x3 % 1024) / 1024
-          if x4 > max2 then max2 = x4 end
-          local each2 = max2
-          local x5 = rest2 % each2 * 1024
-          local booked = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x5 - x5 % each2) / each2
-          local x6 = booked * (4096 - line2.Saved)
-          local max3 = 1
-          local x7 = (x6 - x6 % 4096) / 4096
-          if x7 > max3 then max3 = x7 end
-          ratio2 = max3
-        end
-        if ratio2 > ratio then ratio = ratio2 end
-      end
-      local part3 = x.Limits_PerGrain
-      local x3 = part3 + x.Limits_Scale - 1
-      local y2 = x.Limits_Scale
-      local min3 = (x3 - x3 % y2) / y2
-      if 17179869184 < min3 then min3 = 17179869184 end
-      local x4 = min3 * 1048576
-      local min4 = (x4 - x4 % ratio) / ratio
-      if 16777215 < min4 then min4 = 16777215 end
-      gains = min4
-    end
-    local gains2 = gains
-    local x3 = c3.Largest + 32768
-    local min3 = (x3 - x3 % 65536) / 65536
-    if 16777215 < min3 then min3 = 16777215 end
-    local usual = units2 > min3 and units2 or min3
-    local times2 = 0
-    do
-      local pace = 0
-      do
-        local x4 = x.Limits_Guess
-        local max2 = (x4 - x4 % 8) / 8
-        if 200 > max2 then max2 = 200 end
-        local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-        local x5 = (x.State_Held + guess) * 1000
-        local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-        local max3 = 1
-        local x6 = (x5 - x5 % y2) / y2
-        if x6 > max3 then max3 = x6 end
-        pace = max3
-      end
-      local x4 = x.Limits_Grain * 1000 * 1
-      local min4 = (x4 - x4 % pace) / pace
-      if 16777215 < min4 then min4 = 16777215 end
-      local c4 = x.State_Calendars[0]
-      local x5 = c4.Largest + 32768
-      local min5 = (x5 - x5 % 65536) / 65536
-      if 16777215 < min5 then min5 = 16777215 end
-      if (1 > min4 and 1 or min4) * (1 > min5 and 1 or min5) >= gains2 then
-        times2 = 1
-      else
-        local pace2 = 0
-        do
-          local x6 = x.Limits_Guess
-          local max2 = (x6 - x6 % 8) / 8
-          if 200 > max2 then max2 = 200 end
-          local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-          local x7 = (x.State_Held + guess) * 1000
-          local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-          local max3 = 1
-          local x8 = (x7 - x7 % y2) / y2
-          if x8 > max3 then max3 = x8 end
-          pace2 = max3
-        end
-        local x6 = pace2 * 8
-        local x7 = (x6 - x6 % 125) / 125
-        local y2 = x.Limits_Grain
-        local min6 = (x7 - x7 % y2) / y2
-        if 65536 < min6 then min6 = 65536 end
-        times2 = 1 > min6 and 1 or min6
-      end
-    end
-    x.times = times2
-    local min4 = gains2 * x.times
-    if 16777215 < min4 then min4 = 16777215 end
-    gains2 = min4
-    local times3 = x.times
-    local pace = 0
-    do
-      local x4 = x.Limits_Guess
-      local max2 = (x4 - x4 % 8) / 8
-      if 200 > max2 then max2 = 200 end
-      local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-      local x5 = (x.State_Held + guess) * 1000
-      local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-      local max3 = 1
-      local x6 = (x5 - x5 % y2) / y2
-      if x6 > max3 then max3 = x6 end
-      pace = max3
-    end
-    local x4 = x.Limits_Grain * 1000 * times3
-    local min5 = (x4 - x4 % pace) / pace
-    if 16777215 < min5 then min5 = 16777215 end
-    local min6 = gains2
-    local x5 = (1 > min5 and 1 or min5) * usual
-    if x5 < min6 then min6 = x5 end
-    x.rate = 1 > min6 and 1 or min6
-    x.short = x.rate < gains2
-    if x.short then
-      units2 = usual
-    end
-    local min7 = units2 * x.times
-    if 16777215 < min7 then min7 = 16777215 end
-    x.units = min7
-  end
+  local part2 = x.part
+  local x2 = part2 + x.Limits_Scale - 1
+  local y = x.Limits_Scale
+  local min2 = (x2 - x2 % y) / y
+  if 17179869184 < min2 then min2 = 17179869184 end
+  Shared_rates(x, min2 < 16777215 and min2 or 16777215)
   do
     local at2 = x.State_Now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
     if at2 > f.Before then
@@ -3487,65 +2645,65 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     end
   end
   if op_Ticket_Slot > 0 and op_Kind ~= 0 then
-    local part2 = 0
+    local part3 = 0
     do
       if x.Limits_Parts_0 == 1 then
-        part2 = op_Ticket_Cost_0
+        part3 = op_Ticket_Cost_0
       else
         local each2 = x.Limits_Parts_0
-        local y = 1 > each2 and 1 or each2
-        local min2 = op_Ticket_Cost_0
-        local x2 = (1099511627776 - 1099511627776 % y) / y
-        if x2 < min2 then min2 = x2 end
-        local each3 = x.Limits_Parts_1
-        local y2 = 1 > each3 and 1 or each3
-        local min3 = op_Ticket_Cost_1
+        local y2 = 1 > each2 and 1 or each2
+        local min3 = op_Ticket_Cost_0
         local x3 = (1099511627776 - 1099511627776 % y2) / y2
         if x3 < min3 then min3 = x3 end
-        local each4 = x.Limits_Parts_2
-        local y3 = 1 > each4 and 1 or each4
-        local min4 = op_Ticket_Cost_2
+        local each3 = x.Limits_Parts_1
+        local y3 = 1 > each3 and 1 or each3
+        local min4 = op_Ticket_Cost_1
         local x4 = (1099511627776 - 1099511627776 % y3) / y3
         if x4 < min4 then min4 = x4 end
-        local each5 = x.Limits_Parts_3
-        local y4 = 1 > each5 and 1 or each5
-        local min5 = op_Ticket_Cost_3
+        local each4 = x.Limits_Parts_2
+        local y4 = 1 > each4 and 1 or each4
+        local min5 = op_Ticket_Cost_2
         local x5 = (1099511627776 - 1099511627776 % y4) / y4
         if x5 < min5 then min5 = x5 end
+        local each5 = x.Limits_Parts_3
+        local y5 = 1 > each5 and 1 or each5
+        local min6 = op_Ticket_Cost_3
+        local x6 = (1099511627776 - 1099511627776 % y5) / y5
+        if x6 < min6 then min6 = x6 end
         local max2 = 1
-        local x6 = min2 * each2
-        if x6 > max2 then max2 = x6 end
-        local x7 = min3 * each3
+        local x7 = min3 * each2
         if x7 > max2 then max2 = x7 end
-        local x8 = min4 * each4
+        local x8 = min4 * each3
         if x8 > max2 then max2 = x8 end
-        local x9 = min5 * each5
+        local x9 = min5 * each4
         if x9 > max2 then max2 = x9 end
-        part2 = max2
+        local x10 = min6 * each5
+        if x10 > max2 then max2 = x10 end
+        part3 = max2
       end
     end
-    local part3 = part2
+    local part4 = part3
     do
       local max2 = 0
-      local x2 = op_Ticket_Slot - x.Limits_Zero
-      if x2 > max2 then max2 = x2 end
-      local y = x.Limits_Grain
-      local n2 = (max2 - max2 % y) / y
+      local x3 = op_Ticket_Slot - x.Limits_Zero
+      if x3 > max2 then max2 = x3 end
+      local y2 = x.Limits_Grain
+      local n2 = (max2 - max2 % y2) / y2
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x3 = part3 + x.Limits_Scale - 1
-          local y2 = x.Limits_Scale
-          local min2 = (x3 - x3 % y2) / y2
-          if 17179869184 < min2 then min2 = 17179869184 end
-          local y3 = 1 > x.part and 1 or x.part
-          local min3 = (part3 - part3 % y3) / y3
-          if 16777215 < min3 then min3 = 16777215 end
-          local max3 = min2 < 16777215 and min2 or 16777215
-          local x4 = min3 * x.units
-          if x4 > max3 then max3 = x4 end
+          local x4 = part4 + x.Limits_Scale - 1
+          local y3 = x.Limits_Scale
+          local min3 = (x4 - x4 % y3) / y3
+          if 17179869184 < min3 then min3 = 17179869184 end
+          local y4 = 1 > x.part and 1 or x.part
+          local min4 = (part4 - part4 % y4) / y4
+          if 16777215 < min4 then min4 = 16777215 end
+          local max3 = min3 < 16777215 and min3 or 16777215
+          local x5 = min4 * x.units
+          if x5 > max3 then max3 = x5 end
           local max4 = 0
-          local x5 = c2.Units.At(n2 - c2.Head) - (max3 < 4294967296 and max3 or 4294967296)
-          if x5 > max4 then max4 = x5 end
+          local x6 = c2.Units.At(n2 - c2.Head) - (max3 < 4294967296 and max3 or 4294967296)
+          if x6 > max4 then max4 = x6 end
           local units2 = max4
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
@@ -3556,18 +2714,18 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
     do
       local slot = op_Ticket_Slot
       if slot <= f.Before then
-        taken2 = part3 < f.Units and part3 or f.Units
+        taken2 = part4 < f.Units and part4 or f.Units
         f.Units = f.Units - taken2
       else
-        taken2 = part3 < f.Later and part3 or f.Later
+        taken2 = part4 < f.Later and part4 or f.Later
         f.Later = f.Later - taken2
       end
     end
     local taken3 = taken2
     if op_Urgent then
       local max2 = 0
-      local x2 = f.Urgent - taken3
-      if x2 > max2 then max2 = x2 end
+      local x3 = f.Urgent - taken3
+      if x3 > max2 then max2 = x3 end
       f.Urgent = max2
       do
         for i2 = 0, x.State_Flows_n - 1 do
@@ -3587,8 +2745,8 @@ function Shared_enter(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
               end
             end
             local max3 = 0
-            local x3 = f2.Urgent - (1 < taken4 and 1 or taken4)
-            if x3 > max3 then max3 = x3 end
+            local x4 = f2.Urgent - (1 < taken4 and 1 or taken4)
+            if x4 > max3 then max3 = x4 end
             f2.Urgent = max3
           end
         end
@@ -3733,18 +2891,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     x.apart = false
     x.longer = false
     local pace = 0
-    do
-      local x2 = x.Limits_Guess
-      local max2 = (x2 - x2 % 8) / 8
-      if 200 > max2 then max2 = 200 end
-      local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-      local x3 = (x.State_Held + guess) * 1000
-      local y = (x.State_Ended + 1) * x.Limits_Tokens
-      local max3 = 1
-      local x4 = (x3 - x3 % y) / y
-      if x4 > max3 then max3 = x4 end
-      pace = max3
-    end
+    pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
     local x2 = pace * 3
     x.refund, x.wait = 0, (x2 - x2 % 4) / 4
     local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not op_Urgent and not x.short
@@ -3842,37 +2989,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           end
           local refund2 = refund
           local room2 = 0
-          do
-            local at2 = now3
-            if left >= cost2 or cost2 == 0 then
-              room2 = at2
-            else
-              if cost2 > w.Size then
-                at2 = at2 + 10000
-              end
-              local since = 0
-              do
-                if w.Size > w.Rate then
-                  local max2 = at2
-                  local x3 = x.State_Closed - 1
-                  if x3 > max2 then max2 = x3 end
-                  since = max2
-                else
-                  since = at2
-                end
-              end
-              local t = since - w.Offset
-              local by2 = w.Interval
-              local x3 = cost2 - left - 1
-              local y = w.Rate
-              local y2 = w.Interval
-              local min2 = (x3 - x3 % y) / y + 1
-              local x4 = (8796093022208 - 8796093022208 % y2) / y2
-              if x4 < min2 then min2 = x4 end
-              local n5 = (t - t % by2) / by2 + min2
-              room2 = n5 * w.Interval + w.Offset
-            end
-          end
+          room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, left, cost2, now3)
           if refund2 < room2 then
             local spanUS = 0
             do
@@ -3925,39 +3042,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
               reserved = 0
             else
               local expects = 0
-              do
-                local booked = x.rate * x.times
-                local c5 = x.State_Calendars[0]
-                local line3 = x.State_Lines[i2]
-                local y2 = x.times
-                local booked2 = (booked - booked % y2) / y2
-                local ratio = 0
-                do
-                  local i5 = line3.Window_Unit
-                  local rest2 = c5.Largest - (i5 == 0 and c5.Asked_0 or i5 == 1 and c5.Asked_1 or i5 == 2 and c5.Asked_2 or c5.Asked_3)
-                  local x6 = c5.Largest + 1023
-                  local max2 = 1
-                  local x7 = (x6 - x6 % 1024) / 1024
-                  if x7 > max2 then max2 = x7 end
-                  local each2 = max2
-                  local x8 = rest2 % each2 * 1024
-                  local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-                  local x9 = booked3 * (4096 - line3.Saved)
-                  local max3 = 1
-                  local x10 = (x9 - x9 % 4096) / 4096
-                  if x10 > max3 then max3 = x10 end
-                  ratio = max3
-                end
-                local x6 = booked2 % 1024 * ratio
-                local x7 = (booked2 - booked2 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
-                local min4 = (x7 - x7 % 1024) / 1024
-                if 4294967296 < min4 then min4 = 4294967296 end
-                local unit = line3.Window_Unit
-                local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
-                local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                expects = (x9 - x9 % y3) / y3
-              end
+              expects = Shared_expects(x, x.rate * x.times, i2)
               local each2 = expects
               local y2 = 1 > each2 and 1 or each2
               local most2 = (1099511627776 - 1099511627776 % y2) / y2
@@ -3984,38 +3069,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
             end
           end
           local expects = 0
-          do
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y2 = x.times
-            local booked = (due2 - due2 % y2) / y2
-            local ratio = 0
-            do
-              local i5 = line3.Window_Unit
-              local rest2 = c4.Largest - (i5 == 0 and c4.Asked_0 or i5 == 1 and c4.Asked_1 or i5 == 2 and c4.Asked_2 or c4.Asked_3)
-              local x6 = c4.Largest + 1023
-              local max2 = 1
-              local x7 = (x6 - x6 % 1024) / 1024
-              if x7 > max2 then max2 = x7 end
-              local each2 = max2
-              local x8 = rest2 % each2 * 1024
-              local booked2 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-              local x9 = booked2 * (4096 - line3.Saved)
-              local max3 = 1
-              local x10 = (x9 - x9 % 4096) / 4096
-              if x10 > max3 then max3 = x10 end
-              ratio = max3
-            end
-            local x6 = booked % 1024 * ratio
-            local x7 = (booked - booked % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
-            local min4 = (x7 - x7 % 1024) / 1024
-            if 4294967296 < min4 then min4 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
-            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x9 - x9 % y3) / y3
-          end
+          expects = Shared_expects(x, due2, i2)
           is4 = all2 - reserved >= expects + cost2
         end
         local room2 = is4
@@ -4054,18 +3108,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       if is2 then
         local x3 = x.State_LastID
         local pace = 0
-        do
-          local x4 = x.Limits_Guess
-          local max2 = (x4 - x4 % 8) / 8
-          if 200 > max2 then max2 = 200 end
-          local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
-          local x5 = (x.State_Held + guess) * 1000
-          local y2 = (x.State_Ended + 1) * x.Limits_Tokens
-          local max3 = 1
-          local x6 = (x5 - x5 % y2) / y2
-          if x6 > max3 then max3 = x6 end
-          pace = max3
-        end
+        pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
         is2 = now2 - (x3 - x3 % 1024) / 1024 > (pace - pace % 500) / 500
       end
       is3 = is2
@@ -4167,18 +3210,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       local y2 = x.State_Ended + 1
       local x5 = age - (x4 - x4 % y2) / y2
       local pace = 0
-      do
-        local x6 = x.Limits_Guess
-        local max3 = (x6 - x6 % 8) / 8
-        if 200 > max3 then max3 = 200 end
-        local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
-        local x7 = (x.State_Held + guess) * 1000
-        local y3 = (x.State_Ended + 1) * x.Limits_Tokens
-        local max4 = 1
-        local x8 = (x7 - x7 % y3) / y3
-        if x8 > max4 then max4 = x8 end
-        pace = max4
-      end
+      pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
       local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
       if 10 < min2 then min2 = 10 end
       local x6 = pace * min2
@@ -4206,18 +3238,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local y2 = x.State_Ended + 1
         local x5 = age - (x4 - x4 % y2) / y2
         local pace = 0
-        do
-          local x6 = x.Limits_Guess
-          local max3 = (x6 - x6 % 8) / 8
-          if 200 > max3 then max3 = 200 end
-          local guess = x.Limits_Guess < max3 and x.Limits_Guess or max3
-          local x7 = (x.State_Held + guess) * 1000
-          local y3 = (x.State_Ended + 1) * x.Limits_Tokens
-          local max4 = 1
-          local x8 = (x7 - x7 % y3) / y3
-          if x8 > max4 then max4 = x8 end
-          pace = max4
-        end
+        pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
         local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
         if 10 < min2 then min2 = 10 end
         local x6 = pace * min2
@@ -4242,91 +3263,7 @@ function Shared_served(x, interval, span)
     local w = x.Limits_Windows[i2]
     if w.Interval > x.Limits_Grain and w.Interval < interval and span > 0 then
       local lasts = 0
-      do
-        local capacity = w.Rate < w.Size and w.Rate or w.Size
-        local expects = 0
-        do
-          local booked = x.rate * x.times
-          local c2 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local y = x.times
-          local booked2 = (booked - booked % y) / y
-          local ratio = 0
-          do
-            local i3 = line2.Window_Unit
-            local rest2 = c2.Largest - (i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3)
-            local x2 = c2.Largest + 1023
-            local max2 = 1
-            local x3 = (x2 - x2 % 1024) / 1024
-            if x3 > max2 then max2 = x3 end
-            local each2 = max2
-            local x4 = rest2 % each2 * 1024
-            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x4 - x4 % each2) / each2
-            local x5 = booked3 * (4096 - line2.Saved)
-            local max3 = 1
-            local x6 = (x5 - x5 % 4096) / 4096
-            if x6 > max3 then max3 = x6 end
-            ratio = max3
-          end
-          local x2 = booked2 % 1024 * ratio
-          local x3 = (booked2 - booked2 % 1024) / 1024 * ratio + (x2 - x2 % 1024) / 1024
-          local min2 = (x3 - x3 % 1024) / 1024
-          if 4294967296 < min2 then min2 = 4294967296 end
-          local unit = line2.Window_Unit
-          local x4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x5 = min2 * x.Limits_Scale + (x4 - x4 % 2) / 2
-          local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x5 - x5 % y2) / y2
-        end
-        local y = 1 > expects and 1 or expects
-        local max2 = 1
-        local x2 = (1024 - 1024 % y) / y
-        if x2 > max2 then max2 = x2 end
-        local n2 = max2
-        local min2 = 0 > capacity and 0 or capacity
-        local x3 = (4398046511104 - 4398046511104 % n2) / n2
-        if x3 < min2 then min2 = x3 end
-        local expects2 = 0
-        do
-          local booked = x.rate * x.times * n2
-          local c2 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local y2 = x.times
-          local booked2 = (booked - booked % y2) / y2
-          local ratio = 0
-          do
-            local i3 = line2.Window_Unit
-            local rest2 = c2.Largest - (i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3)
-            local x4 = c2.Largest + 1023
-            local max3 = 1
-            local x5 = (x4 - x4 % 1024) / 1024
-            if x5 > max3 then max3 = x5 end
-            local each2 = max3
-            local x6 = rest2 % each2 * 1024
-            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x6 - x6 % each2) / each2
-            local x7 = booked3 * (4096 - line2.Saved)
-            local max4 = 1
-            local x8 = (x7 - x7 % 4096) / 4096
-            if x8 > max4 then max4 = x8 end
-            ratio = max4
-          end
-          local x4 = booked2 % 1024 * ratio
-          local x5 = (booked2 - booked2 % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
-          local min3 = (x5 - x5 % 1024) / 1024
-          if 4294967296 < min3 then min3 = 4294967296 end
-          local unit = line2.Window_Unit
-          local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x7 = min3 * x.Limits_Scale + (x6 - x6 % 2) / 2
-          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects2 = (x7 - x7 % y3) / y3
-        end
-        local x4 = min2 * 1024 * n2
-        local y2 = 1 > expects2 and 1 or expects2
-        local lasts2 = (x4 - x4 % y2) / y2
-        local min3 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
-        if 4294967296 < min3 then min3 = 4294967296 end
-        lasts = min3 * 512
-      end
+      lasts = Shared_lasts(x, w.Rate < w.Size and w.Rate or w.Size, i2)
       local each2 = lasts
       local x2 = w.Interval
       local y = x.Limits_Grain
@@ -4362,220 +3299,10 @@ function Shared_later(x, from, span)
       local by2 = w.Interval
       local n2 = (t2 - t2 % by2) / by2
       local lasts = 0
-      do
-        local capacity = w.Rate < w.Size and w.Rate or w.Size
-        local expects = 0
-        do
-          local booked = x.rate * x.times
-          local c3 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local y2 = x.times
-          local booked2 = (booked - booked % y2) / y2
-          local ratio = 0
-          do
-            local i3 = line2.Window_Unit
-            local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-            local x4 = c3.Largest + 1023
-            local max3 = 1
-            local x5 = (x4 - x4 % 1024) / 1024
-            if x5 > max3 then max3 = x5 end
-            local each2 = max3
-            local x6 = rest2 % each2 * 1024
-            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x6 - x6 % each2) / each2
-            local x7 = booked3 * (4096 - line2.Saved)
-            local max4 = 1
-            local x8 = (x7 - x7 % 4096) / 4096
-            if x8 > max4 then max4 = x8 end
-            ratio = max4
-          end
-          local x4 = booked2 % 1024 * ratio
-          local x5 = (booked2 - booked2 % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
-          local min3 = (x5 - x5 % 1024) / 1024
-          if 4294967296 < min3 then min3 = 4294967296 end
-          local unit = line2.Window_Unit
-          local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x7 = min3 * x.Limits_Scale + (x6 - x6 % 2) / 2
-          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects = (x7 - x7 % y3) / y3
-        end
-        local y2 = 1 > expects and 1 or expects
-        local max3 = 1
-        local x4 = (1024 - 1024 % y2) / y2
-        if x4 > max3 then max3 = x4 end
-        local n3 = max3
-        local min3 = 0 > capacity and 0 or capacity
-        local x5 = (4398046511104 - 4398046511104 % n3) / n3
-        if x5 < min3 then min3 = x5 end
-        local expects2 = 0
-        do
-          local booked = x.rate * x.times * n3
-          local c3 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local y3 = x.times
-          local booked2 = (booked - booked % y3) / y3
-          local ratio = 0
-          do
-            local i3 = line2.Window_Unit
-            local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-            local x6 = c3.Largest + 1023
-            local max4 = 1
-            local x7 = (x6 - x6 % 1024) / 1024
-            if x7 > max4 then max4 = x7 end
-            local each2 = max4
-            local x8 = rest2 % each2 * 1024
-            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-            local x9 = booked3 * (4096 - line2.Saved)
-            local max5 = 1
-            local x10 = (x9 - x9 % 4096) / 4096
-            if x10 > max5 then max5 = x10 end
-            ratio = max5
-          end
-          local x6 = booked2 % 1024 * ratio
-          local x7 = (booked2 - booked2 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
-          local min4 = (x7 - x7 % 1024) / 1024
-          if 4294967296 < min4 then min4 = 4294967296 end
-          local unit = line2.Window_Unit
-          local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local x9 = min4 * x.Limits_Scale + (x8 - x8 % 2) / 2
-          local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          expects2 = (x9 - x9 % y4) / y4
-        end
-        local x6 = min3 * 1024 * n3
-        local y3 = 1 > expects2 and 1 or expects2
-        local lasts2 = (x6 - x6 % y3) / y3
-        local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
-        if 4294967296 < min4 then min4 = 4294967296 end
-        lasts = min4 * 512
-      end
+      lasts = Shared_lasts(x, w.Rate < w.Size and w.Rate or w.Size, i2)
       local each2 = 1 > lasts and 1 or lasts
       local remains = 0
-      do
-        local c3 = x.State_Calendars[0]
-        local line2 = x.State_Lines[i2]
-        local lasts2 = 0
-        do
-          local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-          local expects = 0
-          do
-            local n3 = c3.Head
-            local booked = c3.Units.At(n3 - c3.Head)
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y2 = x.times
-            local booked2 = (booked - booked % y2) / y2
-            local ratio = 0
-            do
-              local i3 = line3.Window_Unit
-              local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local x5 = c4.Largest + 1023
-              local max3 = 1
-              local x6 = (x5 - x5 % 1024) / 1024
-              if x6 > max3 then max3 = x6 end
-              local each3 = max3
-              local x7 = rest2 % each3 * 1024
-              local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x7 - x7 % each3) / each3
-              local x8 = booked3 * (4096 - line3.Saved)
-              local max4 = 1
-              local x9 = (x8 - x8 % 4096) / 4096
-              if x9 > max4 then max4 = x9 end
-              ratio = max4
-            end
-            local x5 = booked2 % 1024 * ratio
-            local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
-            local min3 = (x6 - x6 % 1024) / 1024
-            if 4294967296 < min3 then min3 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
-            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x8 - x8 % y3) / y3
-          end
-          local capacity = line2.Left + (x4 - x4 % 4096) / 4096 - expects
-          local expects2 = 0
-          do
-            local booked = x.rate * x.times
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y2 = x.times
-            local booked2 = (booked - booked % y2) / y2
-            local ratio = 0
-            do
-              local i3 = line3.Window_Unit
-              local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local x5 = c4.Largest + 1023
-              local max3 = 1
-              local x6 = (x5 - x5 % 1024) / 1024
-              if x6 > max3 then max3 = x6 end
-              local each3 = max3
-              local x7 = rest2 % each3 * 1024
-              local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x7 - x7 % each3) / each3
-              local x8 = booked3 * (4096 - line3.Saved)
-              local max4 = 1
-              local x9 = (x8 - x8 % 4096) / 4096
-              if x9 > max4 then max4 = x9 end
-              ratio = max4
-            end
-            local x5 = booked2 % 1024 * ratio
-            local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
-            local min3 = (x6 - x6 % 1024) / 1024
-            if 4294967296 < min3 then min3 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x8 = min3 * x.Limits_Scale + (x7 - x7 % 2) / 2
-            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects2 = (x8 - x8 % y3) / y3
-          end
-          local y2 = 1 > expects2 and 1 or expects2
-          local max3 = 1
-          local x5 = (1024 - 1024 % y2) / y2
-          if x5 > max3 then max3 = x5 end
-          local n3 = max3
-          local min3 = 0 > capacity and 0 or capacity
-          local x6 = (4398046511104 - 4398046511104 % n3) / n3
-          if x6 < min3 then min3 = x6 end
-          local expects3 = 0
-          do
-            local booked = x.rate * x.times * n3
-            local c4 = x.State_Calendars[0]
-            local line3 = x.State_Lines[i2]
-            local y3 = x.times
-            local booked2 = (booked - booked % y3) / y3
-            local ratio = 0
-            do
-              local i3 = line3.Window_Unit
-              local rest2 = c4.Largest - (i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3)
-              local x7 = c4.Largest + 1023
-              local max4 = 1
-              local x8 = (x7 - x7 % 1024) / 1024
-              if x8 > max4 then max4 = x8 end
-              local each3 = max4
-              local x9 = rest2 % each3 * 1024
-              local booked3 = 1048576 - (rest2 - rest2 % each3) / each3 * 1024 - (x9 - x9 % each3) / each3
-              local x10 = booked3 * (4096 - line3.Saved)
-              local max5 = 1
-              local x11 = (x10 - x10 % 4096) / 4096
-              if x11 > max5 then max5 = x11 end
-              ratio = max5
-            end
-            local x7 = booked2 % 1024 * ratio
-            local x8 = (booked2 - booked2 % 1024) / 1024 * ratio + (x7 - x7 % 1024) / 1024
-            local min4 = (x8 - x8 % 1024) / 1024
-            if 4294967296 < min4 then min4 = 4294967296 end
-            local unit = line3.Window_Unit
-            local x9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x10 = min4 * x.Limits_Scale + (x9 - x9 % 2) / 2
-            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects3 = (x10 - x10 % y4) / y4
-          end
-          local x7 = min3 * 1024 * n3
-          local y3 = 1 > expects3 and 1 or expects3
-          local lasts3 = (x7 - x7 % y3) / y3
-          local min4 = (lasts3 < 4294967296 and lasts3 or 4294967296) * x.times
-          if 4294967296 < min4 then min4 = 4294967296 end
-          lasts2 = min4 * 512
-        end
-        remains = lasts2
-      end
+      remains = Shared_remains(x, i2)
       local served = 0
       served = Shared_served(x, w.Interval, from - (c2.Head + 1) * 524288)
       local free = remains - served
@@ -4617,6 +3344,110 @@ function Shared_later(x, from, span)
   later2 = at2 < 9007199254740991 and at2 or 9007199254740991
   return later2
 end
+function Shared_in(x, n, booked)
+  local in2 = 0
+  local after2 = 0
+  for i2 = 0, x.Limits_Windows_n - 1 do
+    do
+      local w = x.Limits_Windows[i2]
+      local is2 = w.Interval < x.Limits_Grain
+      if is2 then
+        local i3 = w.Unit
+        local x2 = x.Limits_PerGrain
+        local y = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        is2 = (x2 - x2 % y) / y > w.Rate
+      end
+      if is2 then
+        local expects = 0
+        expects = Shared_expects(x, booked % x.rate, i2)
+        local y2 = w.Rate
+        local x3 = (expects - expects % y2) / y2 * w.Interval % x.Limits_Grain
+        if x3 > after2 then after2 = x3 end
+      end
+    end
+  end
+  if x.short and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+    local x2 = booked % x.rate
+    local y = 1 > x.units and 1 or x.units
+    local pace = 0
+    pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
+    local x3 = (x2 - x2 % y) / y * pace
+    local x4 = (x3 - x3 % 1000) / 1000
+    if x4 > after2 then after2 = x4 end
+  end
+  in2 = n * x.Limits_Grain + x.Limits_Zero + after2
+  return in2
+end
+function Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n)
+  local open2 = 0
+  local c2 = x.State_Calendars[0]
+  local open3 = n
+  local t = n * x.Limits_Grain + x.Limits_Zero
+  for i2 = 0, x.Limits_Windows_n - 1 do
+    do
+      local w = x.Limits_Windows[i2]
+      local line2 = x.State_Lines[i2]
+      local is2 = w.Interval > x.Limits_Grain
+      if is2 then
+        local i3 = w.Unit
+        is2 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
+      end
+      if is2 then
+        local from2 = c2.Head
+        local t2 = t - w.Offset
+        local by2 = w.Interval
+        local n2 = (t2 - t2 % by2) / by2 + 1
+        local t3 = n2 * w.Interval + w.Offset
+        local t4 = t3 + x.Limits_Grain - 1
+        local max2 = 0
+        local x2 = t4 - x.Limits_Zero
+        if x2 > max2 then max2 = x2 end
+        local y = x.Limits_Grain
+        local end2 = (max2 - max2 % y) / y
+        local brings = w.Size
+        do
+          local t5 = t - w.Offset
+          local by3 = w.Interval
+          local t6 = x.State_Now
+          local t7 = t6 - w.Offset
+          local by4 = w.Interval
+          local max3 = 0
+          local x3 = (t5 - t5 % by3) / by3 - (t7 - t7 % by4) / by4
+          if x3 > max3 then max3 = x3 end
+          local k2 = max3
+          if k2 == 0 or w.Size > w.Rate then
+            local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+            local y2 = w.Rate
+            local min2 = k2
+            local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+            if x5 < min2 then min2 = x5 end
+            local min3 = line2.Left + (x4 - x4 % 4096) / 4096 + min2 * w.Rate
+            if 1099511627776 < min3 then min3 = 1099511627776 end
+            brings = min3
+          else
+            local t8 = t - w.Offset
+            local by5 = w.Interval
+            local n3 = (t8 - t8 % by5) / by5
+            local t9 = n3 * w.Interval + w.Offset
+            local t10 = t9 + x.Limits_Grain - 1
+            local max4 = 0
+            local x4 = t10 - x.Limits_Zero
+            if x4 > max4 then max4 = x4 end
+            local y2 = x.Limits_Grain
+            from2 = (max4 - max4 % y2) / y2
+          end
+        end
+        local expects = 0
+        expects = Shared_expects(x, c2.Units.Sum(from2 - c2.Head, end2 - c2.Head, x.rate), i2)
+        if expects >= brings then
+          if end2 > open3 then open3 = end2 end
+        end
+      end
+    end
+  end
+  open2 = open3
+  return open2
+end
 function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, t)
   local seek = 0
   local c2 = x.State_Calendars[0]
@@ -4631,82 +3462,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
   local is2 = c2.Front > c2.Head + 1
   if is2 then
     local in2 = 0
-    do
-      local booked = c2.Units.At(n2 - c2.Head)
-      local after2 = 0
-      for i2 = 0, x.Limits_Windows_n - 1 do
-        do
-          local w = x.Limits_Windows[i2]
-          local is2 = w.Interval < x.Limits_Grain
-          if is2 then
-            local i3 = w.Unit
-            local x4 = x.Limits_PerGrain
-            local y2 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            is2 = (x4 - x4 % y2) / y2 > w.Rate
-          end
-          if is2 then
-            local expects = 0
-            do
-              local booked2 = booked % x.rate
-              local c3 = x.State_Calendars[0]
-              local line2 = x.State_Lines[i2]
-              local y3 = x.times
-              local booked3 = (booked2 - booked2 % y3) / y3
-              local ratio = 0
-              do
-                local i4 = line2.Window_Unit
-                local rest2 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
-                local x5 = c3.Largest + 1023
-                local max4 = 1
-                local x6 = (x5 - x5 % 1024) / 1024
-                if x6 > max4 then max4 = x6 end
-                local each2 = max4
-                local x7 = rest2 % each2 * 1024
-                local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
-                local x8 = booked4 * (4096 - line2.Saved)
-                local max5 = 1
-                local x9 = (x8 - x8 % 4096) / 4096
-                if x9 > max5 then max5 = x9 end
-                ratio = max5
-              end
-              local x5 = booked3 % 1024 * ratio
-              local x6 = (booked3 - booked3 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
-              local min2 = (x6 - x6 % 1024) / 1024
-              if 4294967296 < min2 then min2 = 4294967296 end
-              local unit = line2.Window_Unit
-              local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
-              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects = (x8 - x8 % y4) / y4
-            end
-            local y3 = w.Rate
-            local x5 = (expects - expects % y3) / y3 * w.Interval % x.Limits_Grain
-            if x5 > after2 then after2 = x5 end
-          end
-        end
-      end
-      if x.short and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-        local x4 = booked % x.rate
-        local y2 = 1 > x.units and 1 or x.units
-        local pace = 0
-        do
-          local x5 = x.Limits_Guess
-          local max4 = (x5 - x5 % 8) / 8
-          if 200 > max4 then max4 = 200 end
-          local guess = x.Limits_Guess < max4 and x.Limits_Guess or max4
-          local x6 = (x.State_Held + guess) * 1000
-          local y3 = (x.State_Ended + 1) * x.Limits_Tokens
-          local max5 = 1
-          local x7 = (x6 - x6 % y3) / y3
-          if x7 > max5 then max5 = x7 end
-          pace = max5
-        end
-        local x5 = (x4 - x4 % y2) / y2 * pace
-        local x6 = (x5 - x5 % 1000) / 1000
-        if x6 > after2 then after2 = x6 end
-      end
-      in2 = n2 * x.Limits_Grain + x.Limits_Zero + after2
-    end
+    in2 = Shared_in(x, n2, c2.Units.At(n2 - c2.Head))
     is2 = in2 + x.Limits_Windows[x.Limits_Shortest].Interval <= t
   end
   if is2 then
@@ -4718,106 +3474,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
     local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.bound == 0 and x.longer
     if is3 then
       local open2 = 0
-      do
-        local c3 = x.State_Calendars[0]
-        local open3 = n2
-        local t2 = n2 * x.Limits_Grain + x.Limits_Zero
-        for i2 = 0, x.Limits_Windows_n - 1 do
-          do
-            local w = x.Limits_Windows[i2]
-            local line2 = x.State_Lines[i2]
-            local is3 = w.Interval > x.Limits_Grain
-            if is3 then
-              local i3 = w.Unit
-              is3 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
-            end
-            if is3 then
-              local from2 = c3.Head
-              local t3 = t2 - w.Offset
-              local by2 = w.Interval
-              local n3 = (t3 - t3 % by2) / by2 + 1
-              local t4 = n3 * w.Interval + w.Offset
-              local t5 = t4 + x.Limits_Grain - 1
-              local max4 = 0
-              local x4 = t5 - x.Limits_Zero
-              if x4 > max4 then max4 = x4 end
-              local y2 = x.Limits_Grain
-              local end2 = (max4 - max4 % y2) / y2
-              local brings = w.Size
-              do
-                local t6 = t2 - w.Offset
-                local by3 = w.Interval
-                local t7 = x.State_Now
-                local t8 = t7 - w.Offset
-                local by4 = w.Interval
-                local max5 = 0
-                local x5 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
-                if x5 > max5 then max5 = x5 end
-                local k2 = max5
-                if k2 == 0 or w.Size > w.Rate then
-                  local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                  local y3 = w.Rate
-                  local min2 = k2
-                  local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                  if x7 < min2 then min2 = x7 end
-                  local min3 = line2.Left + (x6 - x6 % 4096) / 4096 + min2 * w.Rate
-                  if 1099511627776 < min3 then min3 = 1099511627776 end
-                  brings = min3
-                else
-                  local t9 = t2 - w.Offset
-                  local by5 = w.Interval
-                  local n4 = (t9 - t9 % by5) / by5
-                  local t10 = n4 * w.Interval + w.Offset
-                  local t11 = t10 + x.Limits_Grain - 1
-                  local max6 = 0
-                  local x6 = t11 - x.Limits_Zero
-                  if x6 > max6 then max6 = x6 end
-                  local y3 = x.Limits_Grain
-                  from2 = (max6 - max6 % y3) / y3
-                end
-              end
-              local expects = 0
-              do
-                local booked = c3.Units.Sum(from2 - c3.Head, end2 - c3.Head, x.rate)
-                local c4 = x.State_Calendars[0]
-                local line3 = x.State_Lines[i2]
-                local y3 = x.times
-                local booked2 = (booked - booked % y3) / y3
-                local ratio = 0
-                do
-                  local i4 = line3.Window_Unit
-                  local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                  local x5 = c4.Largest + 1023
-                  local max5 = 1
-                  local x6 = (x5 - x5 % 1024) / 1024
-                  if x6 > max5 then max5 = x6 end
-                  local each2 = max5
-                  local x7 = rest2 % each2 * 1024
-                  local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
-                  local x8 = booked3 * (4096 - line3.Saved)
-                  local max6 = 1
-                  local x9 = (x8 - x8 % 4096) / 4096
-                  if x9 > max6 then max6 = x9 end
-                  ratio = max6
-                end
-                local x5 = booked2 % 1024 * ratio
-                local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
-                local min2 = (x6 - x6 % 1024) / 1024
-                if 4294967296 < min2 then min2 = 4294967296 end
-                local unit = line3.Window_Unit
-                local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
-                local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                expects = (x8 - x8 % y4) / y4
-              end
-              if expects >= brings then
-                if end2 > open3 then open3 = end2 end
-              end
-            end
-          end
-        end
-        open2 = open3
-      end
+      open2 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2)
       is3 = open2 == n2
     end
     is4 = not is3
@@ -4864,75 +3521,9 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
                 local is5 = cost2 > 0 and gathers
                 if is5 then
                   local gain = 0
-                  do
-                    local left = x.State_Lines[i2].Left
-                    local from2 = x.State_Now
-                    local t3 = t2 - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max4 = from2
-                        local x4 = x.State_Closed - 1
-                        if x4 > max4 then max4 = x4 end
-                        since = max4
-                      else
-                        since = from2
-                      end
-                    end
-                    local t4 = since - w.Offset
-                    local by3 = w.Interval
-                    local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                    if n3 <= 0 then
-                      gain = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x4 = size - left
-                        if n3 > (x4 - x4 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n3 * rate
-                        end
-                      end
-                      gain = filled
-                    end
-                  end
+                  gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, x.State_Lines[i2].Left, x.State_Now, t2)
                   local expects = 0
-                  do
-                    local c3 = x.State_Calendars[0]
-                    local line2 = x.State_Lines[i2]
-                    local y2 = x.times
-                    local booked2 = (booked - booked % y2) / y2
-                    local ratio = 0
-                    do
-                      local i4 = line2.Window_Unit
-                      local rest2 = c3.Largest - (i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3)
-                      local x4 = c3.Largest + 1023
-                      local max4 = 1
-                      local x5 = (x4 - x4 % 1024) / 1024
-                      if x5 > max4 then max4 = x5 end
-                      local each2 = max4
-                      local x6 = rest2 % each2 * 1024
-                      local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x6 - x6 % each2) / each2
-                      local x7 = booked3 * (4096 - line2.Saved)
-                      local max5 = 1
-                      local x8 = (x7 - x7 % 4096) / 4096
-                      if x8 > max5 then max5 = x8 end
-                      ratio = max5
-                    end
-                    local x4 = booked2 % 1024 * ratio
-                    local x5 = (booked2 - booked2 % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
-                    local min2 = (x5 - x5 % 1024) / 1024
-                    if 4294967296 < min2 then min2 = 4294967296 end
-                    local unit = line2.Window_Unit
-                    local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
-                    local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    expects = (x7 - x7 % y3) / y3
-                  end
+                  expects = Shared_expects(x, booked, i2)
                   is5 = gain < expects + cost2
                 end
                 if is5 then
@@ -4955,106 +3546,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
       n2 = n2 + 1
     else
       local open3 = 0
-      do
-        local c3 = x.State_Calendars[0]
-        local open4 = n2
-        local t2 = n2 * x.Limits_Grain + x.Limits_Zero
-        for i2 = 0, x.Limits_Windows_n - 1 do
-          do
-            local w = x.Limits_Windows[i2]
-            local line2 = x.State_Lines[i2]
-            local is7 = w.Interval > x.Limits_Grain
-            if is7 then
-              local i3 = w.Unit
-              is7 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
-            end
-            if is7 then
-              local from2 = c3.Head
-              local t3 = t2 - w.Offset
-              local by2 = w.Interval
-              local n3 = (t3 - t3 % by2) / by2 + 1
-              local t4 = n3 * w.Interval + w.Offset
-              local t5 = t4 + x.Limits_Grain - 1
-              local max4 = 0
-              local x4 = t5 - x.Limits_Zero
-              if x4 > max4 then max4 = x4 end
-              local y2 = x.Limits_Grain
-              local end3 = (max4 - max4 % y2) / y2
-              local brings = w.Size
-              do
-                local t6 = t2 - w.Offset
-                local by3 = w.Interval
-                local t7 = x.State_Now
-                local t8 = t7 - w.Offset
-                local by4 = w.Interval
-                local max5 = 0
-                local x5 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
-                if x5 > max5 then max5 = x5 end
-                local k2 = max5
-                if k2 == 0 or w.Size > w.Rate then
-                  local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                  local y3 = w.Rate
-                  local min2 = k2
-                  local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                  if x7 < min2 then min2 = x7 end
-                  local min3 = line2.Left + (x6 - x6 % 4096) / 4096 + min2 * w.Rate
-                  if 1099511627776 < min3 then min3 = 1099511627776 end
-                  brings = min3
-                else
-                  local t9 = t2 - w.Offset
-                  local by5 = w.Interval
-                  local n4 = (t9 - t9 % by5) / by5
-                  local t10 = n4 * w.Interval + w.Offset
-                  local t11 = t10 + x.Limits_Grain - 1
-                  local max6 = 0
-                  local x6 = t11 - x.Limits_Zero
-                  if x6 > max6 then max6 = x6 end
-                  local y3 = x.Limits_Grain
-                  from2 = (max6 - max6 % y3) / y3
-                end
-              end
-              local expects = 0
-              do
-                local booked2 = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate)
-                local c4 = x.State_Calendars[0]
-                local line3 = x.State_Lines[i2]
-                local y3 = x.times
-                local booked3 = (booked2 - booked2 % y3) / y3
-                local ratio = 0
-                do
-                  local i4 = line3.Window_Unit
-                  local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                  local x5 = c4.Largest + 1023
-                  local max5 = 1
-                  local x6 = (x5 - x5 % 1024) / 1024
-                  if x6 > max5 then max5 = x6 end
-                  local each2 = max5
-                  local x7 = rest2 % each2 * 1024
-                  local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
-                  local x8 = booked4 * (4096 - line3.Saved)
-                  local max6 = 1
-                  local x9 = (x8 - x8 % 4096) / 4096
-                  if x9 > max6 then max6 = x9 end
-                  ratio = max6
-                end
-                local x5 = booked3 % 1024 * ratio
-                local x6 = (booked3 - booked3 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
-                local min2 = (x6 - x6 % 1024) / 1024
-                if 4294967296 < min2 then min2 = 4294967296 end
-                local unit = line3.Window_Unit
-                local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
-                local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                expects = (x8 - x8 % y4) / y4
-              end
-              if expects >= brings then
-                if end3 > open4 then open4 = end3 end
-              end
-            end
-          end
-        end
-        open3 = open4
-      end
+      open3 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2)
       n2 = open3
       booked = booked + c2.Units.Sum(at2 + 1 - c2.Head, n2 - c2.Head, 16777215)
     end
@@ -5072,133 +3564,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
       local i3 = x.Limits_Windows[i2].Unit
       if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0 and c2.Front == c2.Head + 1 then
         local remains = 0
-        do
-          local c3 = x.State_Calendars[0]
-          local line2 = x.State_Lines[i2]
-          local lasts = 0
-          do
-            local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-            local expects = 0
-            do
-              local n3 = c3.Head
-              local booked2 = c3.Units.At(n3 - c3.Head)
-              local c4 = x.State_Calendars[0]
-              local line3 = x.State_Lines[i2]
-              local y3 = x.times
-              local booked3 = (booked2 - booked2 % y3) / y3
-              local ratio = 0
-              do
-                local i4 = line3.Window_Unit
-                local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                local x6 = c4.Largest + 1023
-                local max4 = 1
-                local x7 = (x6 - x6 % 1024) / 1024
-                if x7 > max4 then max4 = x7 end
-                local each2 = max4
-                local x8 = rest2 % each2 * 1024
-                local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-                local x9 = booked4 * (4096 - line3.Saved)
-                local max5 = 1
-                local x10 = (x9 - x9 % 4096) / 4096
-                if x10 > max5 then max5 = x10 end
-                ratio = max5
-              end
-              local x6 = booked3 % 1024 * ratio
-              local x7 = (booked3 - booked3 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
-              local min3 = (x7 - x7 % 1024) / 1024
-              if 4294967296 < min3 then min3 = 4294967296 end
-              local unit = line3.Window_Unit
-              local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x9 = min3 * x.Limits_Scale + (x8 - x8 % 2) / 2
-              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects = (x9 - x9 % y4) / y4
-            end
-            local capacity = line2.Left + (x5 - x5 % 4096) / 4096 - expects
-            local expects2 = 0
-            do
-              local booked2 = x.rate * x.times
-              local c4 = x.State_Calendars[0]
-              local line3 = x.State_Lines[i2]
-              local y3 = x.times
-              local booked3 = (booked2 - booked2 % y3) / y3
-              local ratio = 0
-              do
-                local i4 = line3.Window_Unit
-                local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                local x6 = c4.Largest + 1023
-                local max4 = 1
-                local x7 = (x6 - x6 % 1024) / 1024
-                if x7 > max4 then max4 = x7 end
-                local each2 = max4
-                local x8 = rest2 % each2 * 1024
-                local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x8 - x8 % each2) / each2
-                local x9 = booked4 * (4096 - line3.Saved)
-                local max5 = 1
-                local x10 = (x9 - x9 % 4096) / 4096
-                if x10 > max5 then max5 = x10 end
-                ratio = max5
-              end
-              local x6 = booked3 % 1024 * ratio
-              local x7 = (booked3 - booked3 % 1024) / 1024 * ratio + (x6 - x6 % 1024) / 1024
-              local min3 = (x7 - x7 % 1024) / 1024
-              if 4294967296 < min3 then min3 = 4294967296 end
-              local unit = line3.Window_Unit
-              local x8 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x9 = min3 * x.Limits_Scale + (x8 - x8 % 2) / 2
-              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects2 = (x9 - x9 % y4) / y4
-            end
-            local y3 = 1 > expects2 and 1 or expects2
-            local max4 = 1
-            local x6 = (1024 - 1024 % y3) / y3
-            if x6 > max4 then max4 = x6 end
-            local n3 = max4
-            local min3 = 0 > capacity and 0 or capacity
-            local x7 = (4398046511104 - 4398046511104 % n3) / n3
-            if x7 < min3 then min3 = x7 end
-            local expects3 = 0
-            do
-              local booked2 = x.rate * x.times * n3
-              local c4 = x.State_Calendars[0]
-              local line3 = x.State_Lines[i2]
-              local y4 = x.times
-              local booked3 = (booked2 - booked2 % y4) / y4
-              local ratio = 0
-              do
-                local i4 = line3.Window_Unit
-                local rest2 = c4.Largest - (i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3)
-                local x8 = c4.Largest + 1023
-                local max5 = 1
-                local x9 = (x8 - x8 % 1024) / 1024
-                if x9 > max5 then max5 = x9 end
-                local each2 = max5
-                local x10 = rest2 % each2 * 1024
-                local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x10 - x10 % each2) / each2
-                local x11 = booked4 * (4096 - line3.Saved)
-                local max6 = 1
-                local x12 = (x11 - x11 % 4096) / 4096
-                if x12 > max6 then max6 = x12 end
-                ratio = max6
-              end
-              local x8 = booked3 % 1024 * ratio
-              local x9 = (booked3 - booked3 % 1024) / 1024 * ratio + (x8 - x8 % 1024) / 1024
-              local min4 = (x9 - x9 % 1024) / 1024
-              if 4294967296 < min4 then min4 = 4294967296 end
-              local unit = line3.Window_Unit
-              local x10 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local x11 = min4 * x.Limits_Scale + (x10 - x10 % 2) / 2
-              local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              expects3 = (x11 - x11 % y5) / y5
-            end
-            local x8 = min3 * 1024 * n3
-            local y4 = 1 > expects3 and 1 or expects3
-            local lasts2 = (x8 - x8 % y4) / y4
-            local min4 = (lasts2 < 4294967296 and lasts2 or 4294967296) * x.times
-            if 4294967296 < min4 then min4 = 4294967296 end
-            lasts = min4 * 512
-          end
-          remains = lasts
-        end
+        remains = Shared_remains(x, i2)
         x.gathered = x.gathered - (remains - remains % 524288) / 524288
       end
     end
@@ -5221,75 +3587,9 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
         local is2 = cost2 > 0 and gathers
         if is2 then
           local gain = 0
-          do
-            local left = x.State_Lines[i2].Left
-            local from2 = x.State_Now
-            local t2 = t - w.Offset
-            local by2 = w.Interval
-            local since = 0
-            do
-              if w.Size > w.Rate then
-                local max2 = from2
-                local x2 = x.State_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
-              else
-                since = from2
-              end
-            end
-            local t3 = since - w.Offset
-            local by3 = w.Interval
-            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-            if n2 <= 0 then
-              gain = left
-            else
-              local filled = 0
-              do
-                local rate = w.Rate
-                local size = w.Size
-                local x2 = size - left
-                if n2 > (x2 - x2 % rate) / rate then
-                  filled = size
-                else
-                  filled = left + n2 * rate
-                end
-              end
-              gain = filled
-            end
-          end
+          gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, x.State_Lines[i2].Left, x.State_Now, t)
           local expects = 0
-          do
-            local c2 = x.State_Calendars[0]
-            local line2 = x.State_Lines[i2]
-            local y = x.times
-            local booked2 = (booked - booked % y) / y
-            local ratio = 0
-            do
-              local i4 = line2.Window_Unit
-              local rest2 = c2.Largest - (i4 == 0 and c2.Asked_0 or i4 == 1 and c2.Asked_1 or i4 == 2 and c2.Asked_2 or c2.Asked_3)
-              local x2 = c2.Largest + 1023
-              local max2 = 1
-              local x3 = (x2 - x2 % 1024) / 1024
-              if x3 > max2 then max2 = x3 end
-              local each2 = max2
-              local x4 = rest2 % each2 * 1024
-              local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x4 - x4 % each2) / each2
-              local x5 = booked3 * (4096 - line2.Saved)
-              local max3 = 1
-              local x6 = (x5 - x5 % 4096) / 4096
-              if x6 > max3 then max3 = x6 end
-              ratio = max3
-            end
-            local x2 = booked2 % 1024 * ratio
-            local x3 = (booked2 - booked2 % 1024) / 1024 * ratio + (x2 - x2 % 1024) / 1024
-            local min2 = (x3 - x3 % 1024) / 1024
-            if 4294967296 < min2 then min2 = 4294967296 end
-            local unit = line2.Window_Unit
-            local x4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            local x5 = min2 * x.Limits_Scale + (x4 - x4 % 2) / 2
-            local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x5 - x5 % y2) / y2
-          end
+          expects = Shared_expects(x, booked, i2)
           is2 = gain < expects + cost2
         end
         if is2 then
@@ -5558,41 +3858,9 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
         end
         if is3 or line2.Left < 0 then
           local room2 = 0
-          do
-            local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-            local left = line2.Left + (x3 - x3 % 4096) / 4096
-            local i4 = w.Unit
-            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-            local at2 = x.State_Now
-            if left >= cost2 or cost2 == 0 then
-              room2 = at2
-            else
-              if cost2 > w.Size then
-                at2 = at2 + 10000
-              end
-              local since = 0
-              do
-                if w.Size > w.Rate then
-                  local max3 = at2
-                  local x4 = x.State_Closed - 1
-                  if x4 > max3 then max3 = x4 end
-                  since = max3
-                else
-                  since = at2
-                end
-              end
-              local t2 = since - w.Offset
-              local by2 = w.Interval
-              local x4 = cost2 - left - 1
-              local y2 = w.Rate
-              local y3 = w.Interval
-              local min2 = (x4 - x4 % y2) / y2 + 1
-              local x5 = (8796093022208 - 8796093022208 % y3) / y3
-              if x5 < min2 then min2 = x5 end
-              local n3 = (t2 - t2 % by2) / by2 + min2
-              room2 = n3 * w.Interval + w.Offset
-            end
-          end
+          local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+          local i4 = w.Unit
+          room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, line2.Left + (x3 - x3 % 4096) / 4096, i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3, x.State_Now)
           if room2 > t then t = room2 end
         end
       end
@@ -5625,34 +3893,12 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
                   if min2 > max4 then max4 = min2 end
                   local x5 = c4.Units.At(n3 - c4.Head)
                   local pace = 0
-                  do
-                    local x6 = x.Limits_Guess
-                    local max5 = (x6 - x6 % 8) / 8
-                    if 200 > max5 then max5 = 200 end
-                    local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
-                    local x7 = (x.State_Held + guess) * 1000
-                    local y3 = (x.State_Ended + 1) * x.Limits_Tokens
-                    local max6 = 1
-                    local x8 = (x7 - x7 % y3) / y3
-                    if x8 > max6 then max6 = x8 end
-                    pace = max6
-                  end
+                  pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
                   local min3 = (x5 - x5 % max4) / max4
                   local x6 = (1125899906842624 - 1125899906842624 % pace) / pace
                   if x6 < min3 then min3 = x6 end
                   local pace2 = 0
-                  do
-                    local x7 = x.Limits_Guess
-                    local max5 = (x7 - x7 % 8) / 8
-                    if 200 > max5 then max5 = 200 end
-                    local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
-                    local x8 = (x.State_Held + guess) * 1000
-                    local y3 = (x.State_Ended + 1) * x.Limits_Tokens
-                    local max6 = 1
-                    local x9 = (x8 - x8 % y3) / y3
-                    if x9 > max6 then max6 = x9 end
-                    pace2 = max6
-                  end
+                  pace2 = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
                   local x7 = min3 * pace2
                   local max5 = t
                   local x8 = x.State_Now + (x7 - x7 % 1000) / 1000
@@ -5698,115 +3944,52 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
                   for i2 = 0, x.Limits_Windows_n - 1 do
                     local w = x.Limits_Windows[i2]
                     local room2 = 0
+                    local expects = 0
+                    expects = Shared_expects(x, due, i2)
+                    local passing = 0
                     do
-                      local expects = 0
-                      do
-                        local c5 = x.State_Calendars[0]
-                        local line2 = x.State_Lines[i2]
-                        local y3 = x.times
-                        local booked = (due - due % y3) / y3
-                        local ratio = 0
+                      if w.Interval < x.Limits_Grain then
+                        passing = 0
+                      else
+                        local passing2 = 0
                         do
-                          local i3 = line2.Window_Unit
-                          local rest2 = c5.Largest - (i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3)
-                          local x4 = c5.Largest + 1023
-                          local max4 = 1
-                          local x5 = (x4 - x4 % 1024) / 1024
-                          if x5 > max4 then max4 = x5 end
-                          local each2 = max4
-                          local x6 = rest2 % each2 * 1024
-                          local booked2 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x6 - x6 % each2) / each2
-                          local x7 = booked2 * (4096 - line2.Saved)
-                          local max5 = 1
-                          local x8 = (x7 - x7 % 4096) / 4096
-                          if x8 > max5 then max5 = x8 end
-                          ratio = max5
-                        end
-                        local x4 = booked % 1024 * ratio
-                        local x5 = (booked - booked % 1024) / 1024 * ratio + (x4 - x4 % 1024) / 1024
-                        local min2 = (x5 - x5 % 1024) / 1024
-                        if 4294967296 < min2 then min2 = 4294967296 end
-                        local unit = line2.Window_Unit
-                        local x6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        local x7 = min2 * x.Limits_Scale + (x6 - x6 % 2) / 2
-                        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects = (x7 - x7 % y4) / y4
-                      end
-                      local passing = 0
-                      do
-                        if w.Interval < x.Limits_Grain then
-                          passing = 0
-                        else
-                          local passing2 = 0
-                          do
-                            if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
-                              passing2 = 0
-                            else
-                              local u_booked, u_tickets, u_until = 0, 0, 0
-                              do
-                                local unit = w.Unit
-                                for i3 = 0, x.State_Flows_n - 1 do
-                                  local f2 = x.State_Flows[i3]
-                                  if f2.Key == 0 - unit then
-                                    local min2 = f2.Urgent
-                                    local x4 = f2.Units + f2.Later
-                                    if x4 < min2 then min2 = x4 end
-                                    u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
-                                  end
+                          if not (op_Ticket_Slot > 0 and op_Kind ~= 0) or op_Urgent then
+                            passing2 = 0
+                          else
+                            local u_booked, u_tickets, u_until = 0, 0, 0
+                            do
+                              local unit = w.Unit
+                              for i3 = 0, x.State_Flows_n - 1 do
+                                local f2 = x.State_Flows[i3]
+                                if f2.Key == 0 - unit then
+                                  local min2 = f2.Urgent
+                                  local x4 = f2.Units + f2.Later
+                                  if x4 < min2 then min2 = x4 end
+                                  u_booked, u_tickets, u_until = f2.Units + f2.Later, min2, f2.Until
                                 end
                               end
-                              local rate = w.Rate < w.Size and w.Rate or w.Size
-                              local x4 = rate + 1
-                              local i3 = w.Unit
-                              local max4 = (x4 - x4 % 2) / 2
-                              local x5 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                              if x5 > max4 then max4 = x5 end
-                              local max5 = 0
-                              local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max4
-                              if x6 > max5 then max5 = x6 end
-                              passing2 = u_booked < max5 and u_booked or max5
                             end
-                          end
-                          local i3 = w.Unit
-                          local max4 = 0
-                          local x4 = w.Size - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-                          if x4 > max4 then max4 = x4 end
-                          passing = passing2 < max4 and passing2 or max4
-                        end
-                      end
-                      local left = x.State_Lines[i2].Left - expects - passing
-                      local i3 = w.Unit
-                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local at3 = x.State_Now
-                      if left >= cost2 or cost2 == 0 then
-                        room2 = at3
-                      else
-                        if cost2 > w.Size then
-                          at3 = at3 + 10000
-                        end
-                        local since = 0
-                        do
-                          if w.Size > w.Rate then
-                            local max4 = at3
-                            local x4 = x.State_Closed - 1
-                            if x4 > max4 then max4 = x4 end
-                            since = max4
-                          else
-                            since = at3
+                            local rate = w.Rate < w.Size and w.Rate or w.Size
+                            local x4 = rate + 1
+                            local i3 = w.Unit
+                            local max4 = (x4 - x4 % 2) / 2
+                            local x5 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                            if x5 > max4 then max4 = x5 end
+                            local max5 = 0
+                            local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max4
+                            if x6 > max5 then max5 = x6 end
+                            passing2 = u_booked < max5 and u_booked or max5
                           end
                         end
-                        local t2 = since - w.Offset
-                        local by2 = w.Interval
-                        local x4 = cost2 - left - 1
-                        local y3 = w.Rate
-                        local y4 = w.Interval
-                        local min2 = (x4 - x4 % y3) / y3 + 1
-                        local x5 = (8796093022208 - 8796093022208 % y4) / y4
-                        if x5 < min2 then min2 = x5 end
-                        local n4 = (t2 - t2 % by2) / by2 + min2
-                        room2 = n4 * w.Interval + w.Offset
+                        local i3 = w.Unit
+                        local max4 = 0
+                        local x4 = w.Size - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                        if x4 > max4 then max4 = x4 end
+                        passing = passing2 < max4 and passing2 or max4
                       end
                     end
+                    local i3 = w.Unit
+                    room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, x.State_Lines[i2].Left - expects - passing, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, x.State_Now)
                     if room2 > at2 then at2 = room2 end
                   end
                   local max4 = 0
@@ -5887,106 +4070,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
               local is4 = is3
               if is4 then
                 local open2 = 0
-                do
-                  local c5 = x.State_Calendars[0]
-                  local open3 = n3
-                  local t2 = n3 * x.Limits_Grain + x.Limits_Zero
-                  for i2 = 0, x.Limits_Windows_n - 1 do
-                    do
-                      local w = x.Limits_Windows[i2]
-                      local line2 = x.State_Lines[i2]
-                      local is4 = w.Interval > x.Limits_Grain
-                      if is4 then
-                        local i3 = w.Unit
-                        is4 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0
-                      end
-                      if is4 then
-                        local from2 = c5.Head
-                        local t3 = t2 - w.Offset
-                        local by2 = w.Interval
-                        local n4 = (t3 - t3 % by2) / by2 + 1
-                        local t4 = n4 * w.Interval + w.Offset
-                        local t5 = t4 + x.Limits_Grain - 1
-                        local max4 = 0
-                        local x4 = t5 - x.Limits_Zero
-                        if x4 > max4 then max4 = x4 end
-                        local y3 = x.Limits_Grain
-                        local end2 = (max4 - max4 % y3) / y3
-                        local brings = w.Size
-                        do
-                          local t6 = t2 - w.Offset
-                          local by3 = w.Interval
-                          local t7 = x.State_Now
-                          local t8 = t7 - w.Offset
-                          local by4 = w.Interval
-                          local max5 = 0
-                          local x5 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
-                          if x5 > max5 then max5 = x5 end
-                          local k2 = max5
-                          if k2 == 0 or w.Size > w.Rate then
-                            local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                            local y4 = w.Rate
-                            local min2 = k2
-                            local x7 = (1125899906842624 - 1125899906842624 % y4) / y4
-                            if x7 < min2 then min2 = x7 end
-                            local min3 = line2.Left + (x6 - x6 % 4096) / 4096 + min2 * w.Rate
-                            if 1099511627776 < min3 then min3 = 1099511627776 end
-                            brings = min3
-                          else
-                            local t9 = t2 - w.Offset
-                            local by5 = w.Interval
-                            local n5 = (t9 - t9 % by5) / by5
-                            local t10 = n5 * w.Interval + w.Offset
-                            local t11 = t10 + x.Limits_Grain - 1
-                            local max6 = 0
-                            local x6 = t11 - x.Limits_Zero
-                            if x6 > max6 then max6 = x6 end
-                            local y4 = x.Limits_Grain
-                            from2 = (max6 - max6 % y4) / y4
-                          end
-                        end
-                        local expects = 0
-                        do
-                          local booked = c5.Units.Sum(from2 - c5.Head, end2 - c5.Head, x.rate)
-                          local c6 = x.State_Calendars[0]
-                          local line3 = x.State_Lines[i2]
-                          local y4 = x.times
-                          local booked2 = (booked - booked % y4) / y4
-                          local ratio = 0
-                          do
-                            local i4 = line3.Window_Unit
-                            local rest2 = c6.Largest - (i4 == 0 and c6.Asked_0 or i4 == 1 and c6.Asked_1 or i4 == 2 and c6.Asked_2 or c6.Asked_3)
-                            local x5 = c6.Largest + 1023
-                            local max5 = 1
-                            local x6 = (x5 - x5 % 1024) / 1024
-                            if x6 > max5 then max5 = x6 end
-                            local each2 = max5
-                            local x7 = rest2 % each2 * 1024
-                            local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x7 - x7 % each2) / each2
-                            local x8 = booked3 * (4096 - line3.Saved)
-                            local max6 = 1
-                            local x9 = (x8 - x8 % 4096) / 4096
-                            if x9 > max6 then max6 = x9 end
-                            ratio = max6
-                          end
-                          local x5 = booked2 % 1024 * ratio
-                          local x6 = (booked2 - booked2 % 1024) / 1024 * ratio + (x5 - x5 % 1024) / 1024
-                          local min2 = (x6 - x6 % 1024) / 1024
-                          if 4294967296 < min2 then min2 = 4294967296 end
-                          local unit = line3.Window_Unit
-                          local x7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                          local x8 = min2 * x.Limits_Scale + (x7 - x7 % 2) / 2
-                          local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                          expects = (x8 - x8 % y5) / y5
-                        end
-                        if expects >= brings then
-                          if end2 > open3 then open3 = end2 end
-                        end
-                      end
-                    end
-                  end
-                  open2 = open3
-                end
+                open2 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n3)
                 is4 = open2 == n3
               end
               if is4 then
@@ -6015,82 +4099,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
               end
               if fair > at2 then at2 = fair end
               local in2 = 0
-              do
-                local booked = c4.Units.At(at2 - c4.Head)
-                local after2 = 0
-                for i2 = 0, x.Limits_Windows_n - 1 do
-                  do
-                    local w = x.Limits_Windows[i2]
-                    local is3 = w.Interval < x.Limits_Grain
-                    if is3 then
-                      local i3 = w.Unit
-                      local x8 = x.Limits_PerGrain
-                      local y4 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      is3 = (x8 - x8 % y4) / y4 > w.Rate
-                    end
-                    if is3 then
-                      local expects = 0
-                      do
-                        local booked2 = booked % x.rate
-                        local c5 = x.State_Calendars[0]
-                        local line2 = x.State_Lines[i2]
-                        local y5 = x.times
-                        local booked3 = (booked2 - booked2 % y5) / y5
-                        local ratio = 0
-                        do
-                          local i4 = line2.Window_Unit
-                          local rest2 = c5.Largest - (i4 == 0 and c5.Asked_0 or i4 == 1 and c5.Asked_1 or i4 == 2 and c5.Asked_2 or c5.Asked_3)
-                          local x9 = c5.Largest + 1023
-                          local max5 = 1
-                          local x10 = (x9 - x9 % 1024) / 1024
-                          if x10 > max5 then max5 = x10 end
-                          local each2 = max5
-                          local x11 = rest2 % each2 * 1024
-                          local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
-                          local x12 = booked4 * (4096 - line2.Saved)
-                          local max6 = 1
-                          local x13 = (x12 - x12 % 4096) / 4096
-                          if x13 > max6 then max6 = x13 end
-                          ratio = max6
-                        end
-                        local x9 = booked3 % 1024 * ratio
-                        local x10 = (booked3 - booked3 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
-                        local min3 = (x10 - x10 % 1024) / 1024
-                        if 4294967296 < min3 then min3 = 4294967296 end
-                        local unit = line2.Window_Unit
-                        local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        local x12 = min3 * x.Limits_Scale + (x11 - x11 % 2) / 2
-                        local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects = (x12 - x12 % y6) / y6
-                      end
-                      local y5 = w.Rate
-                      local x9 = (expects - expects % y5) / y5 * w.Interval % x.Limits_Grain
-                      if x9 > after2 then after2 = x9 end
-                    end
-                  end
-                end
-                if x.short and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                  local x8 = booked % x.rate
-                  local y4 = 1 > x.units and 1 or x.units
-                  local pace = 0
-                  do
-                    local x9 = x.Limits_Guess
-                    local max5 = (x9 - x9 % 8) / 8
-                    if 200 > max5 then max5 = 200 end
-                    local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
-                    local x10 = (x.State_Held + guess) * 1000
-                    local y5 = (x.State_Ended + 1) * x.Limits_Tokens
-                    local max6 = 1
-                    local x11 = (x10 - x10 % y5) / y5
-                    if x11 > max6 then max6 = x11 end
-                    pace = max6
-                  end
-                  local x9 = (x8 - x8 % y4) / y4 * pace
-                  local x10 = (x9 - x9 % 1000) / 1000
-                  if x10 > after2 then after2 = x10 end
-                end
-                in2 = at2 * x.Limits_Grain + x.Limits_Zero + after2
-              end
+              in2 = Shared_in(x, at2, c4.Units.At(at2 - c4.Head))
               first2 = t > in2 and t or in2
             else
               local later2 = 0
@@ -6116,91 +4125,16 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
               end
               local place3 = x.last < x.fair and x.last or x.fair
               local in2 = 0
-              do
-                local max4 = 0
-                local x4 = 8796093022208 - x.Limits_Zero
-                if x4 > max4 then max4 = x4 end
-                local y3 = x.Limits_Grain
-                local min2 = (place3 - place3 % 524288) / 524288
-                local x5 = (max4 - max4 % y3) / y3
-                if x5 < min2 then min2 = x5 end
-                local x6 = place3 % 524288
-                local x7 = (x6 - x6 % 512) / 512 * x.rate
-                local booked = x.rate + (x7 - x7 % 1024) / 1024
-                local after2 = 0
-                for i2 = 0, x.Limits_Windows_n - 1 do
-                  do
-                    local w = x.Limits_Windows[i2]
-                    local is3 = w.Interval < x.Limits_Grain
-                    if is3 then
-                      local i3 = w.Unit
-                      local x8 = x.Limits_PerGrain
-                      local y4 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      is3 = (x8 - x8 % y4) / y4 > w.Rate
-                    end
-                    if is3 then
-                      local expects = 0
-                      do
-                        local booked2 = booked % x.rate
-                        local c5 = x.State_Calendars[0]
-                        local line2 = x.State_Lines[i2]
-                        local y5 = x.times
-                        local booked3 = (booked2 - booked2 % y5) / y5
-                        local ratio = 0
-                        do
-                          local i4 = line2.Window_Unit
-                          local rest2 = c5.Largest - (i4 == 0 and c5.Asked_0 or i4 == 1 and c5.Asked_1 or i4 == 2 and c5.Asked_2 or c5.Asked_3)
-                          local x9 = c5.Largest + 1023
-                          local max5 = 1
-                          local x10 = (x9 - x9 % 1024) / 1024
-                          if x10 > max5 then max5 = x10 end
-                          local each2 = max5
-                          local x11 = rest2 % each2 * 1024
-                          local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x11 - x11 % each2) / each2
-                          local x12 = booked4 * (4096 - line2.Saved)
-                          local max6 = 1
-                          local x13 = (x12 - x12 % 4096) / 4096
-                          if x13 > max6 then max6 = x13 end
-                          ratio = max6
-                        end
-                        local x9 = booked3 % 1024 * ratio
-                        local x10 = (booked3 - booked3 % 1024) / 1024 * ratio + (x9 - x9 % 1024) / 1024
-                        local min3 = (x10 - x10 % 1024) / 1024
-                        if 4294967296 < min3 then min3 = 4294967296 end
-                        local unit = line2.Window_Unit
-                        local x11 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        local x12 = min3 * x.Limits_Scale + (x11 - x11 % 2) / 2
-                        local y6 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                        expects = (x12 - x12 % y6) / y6
-                      end
-                      local y5 = w.Rate
-                      local x9 = (expects - expects % y5) / y5 * w.Interval % x.Limits_Grain
-                      if x9 > after2 then after2 = x9 end
-                    end
-                  end
-                end
-                if x.short and booked >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                  local x8 = booked % x.rate
-                  local y4 = 1 > x.units and 1 or x.units
-                  local pace = 0
-                  do
-                    local x9 = x.Limits_Guess
-                    local max5 = (x9 - x9 % 8) / 8
-                    if 200 > max5 then max5 = 200 end
-                    local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
-                    local x10 = (x.State_Held + guess) * 1000
-                    local y5 = (x.State_Ended + 1) * x.Limits_Tokens
-                    local max6 = 1
-                    local x11 = (x10 - x10 % y5) / y5
-                    if x11 > max6 then max6 = x11 end
-                    pace = max6
-                  end
-                  local x9 = (x8 - x8 % y4) / y4 * pace
-                  local x10 = (x9 - x9 % 1000) / 1000
-                  if x10 > after2 then after2 = x10 end
-                end
-                in2 = min2 * x.Limits_Grain + x.Limits_Zero + after2
-              end
+              local max4 = 0
+              local x4 = 8796093022208 - x.Limits_Zero
+              if x4 > max4 then max4 = x4 end
+              local y3 = x.Limits_Grain
+              local min2 = (place3 - place3 % 524288) / 524288
+              local x5 = (max4 - max4 % y3) / y3
+              if x5 < min2 then min2 = x5 end
+              local x6 = place3 % 524288
+              local x7 = (x6 - x6 % 512) / 512 * x.rate
+              in2 = Shared_in(x, min2, x.rate + (x7 - x7 % 1024) / 1024)
               x.given = t > in2 and t or in2
               first2 = x.given
             end
@@ -6282,38 +4216,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
             end
             if spanUS > x.wait then x.wait = spanUS end
             local room2 = 0
-            do
-              local left = line2.Left
-              local at3 = x.State_Now
-              if left >= cost2 or cost2 == 0 then
-                room2 = at3
-              else
-                if cost2 > w.Size then
-                  at3 = at3 + 10000
-                end
-                local since = 0
-                do
-                  if w.Size > w.Rate then
-                    local max3 = at3
-                    local x3 = x.State_Closed - 1
-                    if x3 > max3 then max3 = x3 end
-                    since = max3
-                  else
-                    since = at3
-                  end
-                end
-                local t2 = since - w.Offset
-                local by2 = w.Interval
-                local x3 = cost2 - left - 1
-                local y2 = w.Rate
-                local y3 = w.Interval
-                local min2 = (x3 - x3 % y2) / y2 + 1
-                local x4 = (8796093022208 - 8796093022208 % y3) / y3
-                if x4 < min2 then min2 = x4 end
-                local n3 = (t2 - t2 % by2) / by2 + min2
-                room2 = n3 * w.Interval + w.Offset
-              end
-            end
+            room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, line2.Left, cost2, x.State_Now)
             local x3 = (room2 < 8796093022208 and room2 or 8796093022208) - x.State_Now
             if x3 > x.overdue then x.overdue = x3 end
           end
@@ -6737,17 +4640,7 @@ else
     local n2 = s_Next - (s_Head - s_Head % 16) / 16
     if n2 > 0 then
       local pace = 0
-      do
-        local max2 = (l_Guess - l_Guess % 8) / 8
-        if 200 > max2 then max2 = 200 end
-        local guess = l_Guess < max2 and l_Guess or max2
-        local x2 = (s_Held + guess) * 1000
-        local y = (s_Ended + 1) * l_Tokens
-        local max3 = 1
-        local x3 = (x2 - x2 % y) / y
-        if x3 > max3 then max3 = x3 end
-        pace = max3
-      end
+      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
       local pace2 = pace
       local min2 = n2
       local x2 = (1125899906842624 - 1125899906842624 % pace2) / pace2
@@ -7640,17 +5533,7 @@ end
                 local n2 = s_Next - (s_Head - s_Head % 16) / 16
                 if n2 > 0 then
                   local pace = 0
-                  do
-                    local max2 = (l_Guess - l_Guess % 8) / 8
-                    if 200 > max2 then max2 = 200 end
-                    local guess = l_Guess < max2 and l_Guess or max2
-                    local x2 = (s_Held + guess) * 1000
-                    local y = (s_Ended + 1) * l_Tokens
-                    local max3 = 1
-                    local x3 = (x2 - x2 % y) / y
-                    if x3 > max3 then max3 = x3 end
-                    pace = max3
-                  end
+                  pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                   local pace2 = pace
                   local min2 = n2
                   local x2 = (1125899906842624 - 1125899906842624 % pace2) / pace2
@@ -7766,17 +5649,7 @@ end
             local is4 = s_Closed <= s_Now and s_AgainUS > t * 1000 and s_Plain + Out(t) < l_Tokens
             if is4 then
               local pace = 0
-              do
-                local max2 = (l_Guess - l_Guess % 8) / 8
-                if 200 > max2 then max2 = 200 end
-                local guess = l_Guess < max2 and l_Guess or max2
-                local x2 = (s_Held + guess) * 1000
-                local y = (s_Ended + 1) * l_Tokens
-                local max3 = 1
-                local x3 = (x2 - x2 % y) / y
-                if x3 > max3 then max3 = x3 end
-                pace = max3
-              end
+              pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
               local min2 = l_Tokens > 5 and l_Tokens or 5
               if 10 < min2 then min2 = 10 end
               local x2 = pace * min2
@@ -7820,45 +5693,10 @@ end
                     local by5 = line2.Window_Interval
                     if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
                       local gain = 0
-                      do
-                        local left2 = line2.Left
-                        local t6 = t - line2.Window_Offset
-                        local by6 = line2.Window_Interval
-                        local n2 = (t6 - t6 % by6) / by6
-                        local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                        local t7 = to2 - line2.Window_Offset
-                        local by7 = line2.Window_Interval
-                        local since = 0
-                        do
-                          if line2.Window_Size > line2.Window_Rate then
-                            local max2 = s_Now
-                            local x3 = s_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since = max2
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t8 = since - line2.Window_Offset
-                        local by8 = line2.Window_Interval
-                        local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
-                        if n3 <= 0 then
-                          gain = left2
-                        else
-                          local filled = 0
-                          do
-                            local rate = line2.Window_Rate
-                            local size = line2.Window_Size
-                            local x3 = size - left2
-                            if n3 > (x3 - x3 % rate) / rate then
-                              filled = size
-                            else
-                              filled = left2 + n3 * rate
-                            end
-                          end
-                          gain = filled
-                        end
-                      end
+                      local t6 = t - line2.Window_Offset
+                      local by6 = line2.Window_Interval
+                      local n2 = (t6 - t6 % by6) / by6
+                      gain = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, s_Closed, line2.Left, s_Now, n2 * line2.Window_Interval + line2.Window_Offset - 1)
                       local left2 = gain
                       local max2 = 0
                       local x3 = line2.Window_Size - line2.Window_Rate
@@ -7867,51 +5705,17 @@ end
                       local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
                       if x4 > max3 then max3 = x4 end
                       lost = max3
-                      local t6 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
-                      local t7 = t6 - line2.Window_Offset
-                      local by6 = line2.Window_Interval
-                      local t8 = s_Now - line2.Window_Offset
+                      local t7 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
+                      local t8 = t7 - line2.Window_Offset
                       local by7 = line2.Window_Interval
-                      if (t7 - t7 % by6) / by6 < (t8 - t8 % by7) / by7 - 1 then
+                      local t9 = s_Now - line2.Window_Offset
+                      local by8 = line2.Window_Interval
+                      if (t8 - t8 % by7) / by7 < (t9 - t9 % by8) / by8 - 1 then
                         line2.Largest = 0
                       end
                       if left2 + line2.Window_Rate <= line2.Window_Size and s_Closed <= s_Now then
                         local gain2 = 0
-                        do
-                          local left3 = line2.Left
-                          local t9 = s_Slot - line2.Window_Offset
-                          local by8 = line2.Window_Interval
-                          local since = 0
-                          do
-                            if line2.Window_Size > line2.Window_Rate then
-                              local max4 = s_Now
-                              local x5 = s_Closed - 1
-                              if x5 > max4 then max4 = x5 end
-                              since = max4
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local t10 = since - line2.Window_Offset
-                          local by9 = line2.Window_Interval
-                          local n2 = (t9 - t9 % by8) / by8 - (t10 - t10 % by9) / by9
-                          if n2 <= 0 then
-                            gain2 = left3
-                          else
-                            local filled = 0
-                            do
-                              local rate = line2.Window_Rate
-                              local size = line2.Window_Size
-                              local x5 = size - left3
-                              if n2 > (x5 - x5 % rate) / rate then
-                                filled = size
-                              else
-                                filled = left3 + n2 * rate
-                              end
-                            end
-                            gain2 = filled
-                          end
-                        end
+                        gain2 = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, s_Closed, line2.Left, s_Now, s_Slot)
                         local min3 = line2.Largest - 1
                         local x5 = gain2 - line2.Promised
                         if x5 < min3 then min3 = x5 end
@@ -7935,40 +5739,7 @@ end
                   end
                   local lost2 = lost
                   local gain = 0
-                  do
-                    local t4 = t - w.Offset
-                    local by4 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max2 = s_Now
-                        local x3 = s_Closed - 1
-                        if x3 > max2 then max2 = x3 end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local t5 = since - w.Offset
-                    local by5 = w.Interval
-                    local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x3 = size - left
-                        if n2 > (x3 - x3 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain = filled
-                    end
-                  end
+                  gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, s_Now, t)
                   line2.Left, line2.Over = gain, 0
                   do
                     local over = line2.Left + line2.Stale + line2.Fresh - line2.Window_Size
@@ -8059,44 +5830,10 @@ end
                   local is6 = idle
                   if is6 then
                     local gain2 = 0
-                    do
-                      local t4 = t - w.Offset
-                      local by4 = w.Interval
-                      local n2 = (t4 - t4 % by4) / by4
-                      local to2 = n2 * w.Interval + w.Offset - 1
-                      local t5 = to2 - w.Offset
-                      local by5 = w.Interval
-                      local since = 0
-                      do
-                        if w.Size > w.Rate then
-                          local max2 = s_Now
-                          local x4 = s_Closed - 1
-                          if x4 > max2 then max2 = x4 end
-                          since = max2
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local t6 = since - w.Offset
-                      local by6 = w.Interval
-                      local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-                      if n3 <= 0 then
-                        gain2 = left
-                      else
-                        local filled = 0
-                        do
-                          local rate = w.Rate
-                          local size = w.Size
-                          local x4 = size - left
-                          if n3 > (x4 - x4 % rate) / rate then
-                            filled = size
-                          else
-                            filled = left + n3 * rate
-                          end
-                        end
-                        gain2 = filled
-                      end
-                    end
+                    local t4 = t - w.Offset
+                    local by4 = w.Interval
+                    local n2 = (t4 - t4 % by4) / by4
+                    gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, s_Now, n2 * w.Interval + w.Offset - 1)
                     local min3 = w.Size
                     local x4 = w.Rate > usual and w.Rate or usual
                     if x4 < min3 then min3 = x4 end
@@ -8213,40 +5950,7 @@ end
                     from2, left = now2, line2.Left
                   end
                   local gain = 0
-                  do
-                    local t2 = at2 - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max2 = from2
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = from2
-                      end
-                    end
-                    local t3 = since - w.Offset
-                    local by3 = w.Interval
-                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local filled = 0
-                      do
-                        local rate = w.Rate
-                        local size = w.Size
-                        local x2 = size - left
-                        if n2 > (x2 - x2 % rate) / rate then
-                          filled = size
-                        else
-                          filled = left + n2 * rate
-                        end
-                      end
-                      gain = filled
-                    end
-                  end
+                  gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, from2, at2)
                   local max2 = 0
                   local x2 = w.Size < gain and w.Size or gain
                   if x2 > max2 then max2 = x2 end
@@ -8281,78 +5985,10 @@ end
                 local w = l_Windows[i2]
                 local line2 = s_Lines[i2]
                 local gain = 0
-                do
-                  local left = line2.Promised
-                  local t2 = slot - w.Offset
-                  local by2 = w.Interval
-                  local since = 0
-                  do
-                    if w.Size > w.Rate then
-                      local max2 = s_Slot
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Slot
-                    end
-                  end
-                  local t3 = since - w.Offset
-                  local by3 = w.Interval
-                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = w.Rate
-                      local size = w.Size
-                      local x2 = size - left
-                      if n2 > (x2 - x2 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n2 * rate
-                      end
-                    end
-                    gain = filled
-                  end
-                end
+                gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Promised, s_Slot, slot)
                 local gain2 = 0
-                do
-                  local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                  local left = line2.Left + (x2 - x2 % 4096) / 4096
-                  local t2 = slot - w.Offset
-                  local by2 = w.Interval
-                  local since = 0
-                  do
-                    if w.Size > w.Rate then
-                      local max2 = s_Now
-                      local x3 = s_Closed - 1
-                      if x3 > max2 then max2 = x3 end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local t3 = since - w.Offset
-                  local by3 = w.Interval
-                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                  if n2 <= 0 then
-                    gain2 = left
-                  else
-                    local filled = 0
-                    do
-                      local rate = w.Rate
-                      local size = w.Size
-                      local x3 = size - left
-                      if n2 > (x3 - x3 % rate) / rate then
-                        filled = size
-                      else
-                        filled = left + n2 * rate
-                      end
-                    end
-                    gain2 = filled
-                  end
-                end
+                local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left + (x2 - x2 % 4096) / 4096, s_Now, slot)
                 line2.Promised = gain < gain2 and gain or gain2
               end
               s_Slot = slot
@@ -8442,37 +6078,7 @@ end
                 end
                 local left = line2.Left - passing
                 local room2 = 0
-                do
-                  local at2 = now2
-                  if left >= cost2 or cost2 == 0 then
-                    room2 = at2
-                  else
-                    if cost2 > w.Size then
-                      at2 = at2 + 10000
-                    end
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max2 = at2
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = at2
-                      end
-                    end
-                    local t2 = since - w.Offset
-                    local by2 = w.Interval
-                    local x2 = cost2 - left - 1
-                    local y = w.Rate
-                    local y2 = w.Interval
-                    local min2 = (x2 - x2 % y) / y + 1
-                    local x3 = (8796093022208 - 8796093022208 % y2) / y2
-                    if x3 < min2 then min2 = x3 end
-                    local n2 = (t2 - t2 % by2) / by2 + min2
-                    room2 = n2 * w.Interval + w.Offset
-                  end
-                end
+                room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, cost2, now2)
                 local at2 = room2
                 if (at2 > s_Closed and at2 or s_Closed) > now2 then
                   local spanUS = 0
@@ -8693,44 +6299,12 @@ end
                             local x6 = n3 * longer2.Interval + longer2.Offset
                             if x6 < at2 then at2 = x6 end
                             local room2 = 0
-                            do
-                              local left = s_Lines[l_Shortest].Left
-                              local y3 = usual + 1
-                              local min2 = n2
-                              local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                              if x7 < min2 then min2 = x7 end
-                              local x8 = min2 * usual
-                              local cost2 = (x8 - x8 % 2) / 2
-                              local at3 = s_Now
-                              if left >= cost2 or cost2 == 0 then
-                                room2 = at3
-                              else
-                                if cost2 > w2.Size then
-                                  at3 = at3 + 10000
-                                end
-                                local since = 0
-                                do
-                                  if w2.Size > w2.Rate then
-                                    local max3 = at3
-                                    local x9 = s_Closed - 1
-                                    if x9 > max3 then max3 = x9 end
-                                    since = max3
-                                  else
-                                    since = at3
-                                  end
-                                end
-                                local t5 = since - w2.Offset
-                                local by5 = w2.Interval
-                                local x9 = cost2 - left - 1
-                                local y4 = w2.Rate
-                                local y5 = w2.Interval
-                                local min3 = (x9 - x9 % y4) / y4 + 1
-                                local x10 = (8796093022208 - 8796093022208 % y5) / y5
-                                if x10 < min3 then min3 = x10 end
-                                local n4 = (t5 - t5 % by5) / by5 + min3
-                                room2 = n4 * w2.Interval + w2.Offset
-                              end
-                            end
+                            local y3 = usual + 1
+                            local min2 = n2
+                            local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x7 < min2 then min2 = x7 end
+                            local x8 = min2 * usual
+                            room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, s_Lines[l_Shortest].Left, (x8 - x8 % 2) / 2, s_Now)
                             if room2 < at2 then at2 = room2 end
                           end
                         end
@@ -8769,17 +6343,7 @@ end
                       behind2 = slot
                     else
                       local pace = 0
-                      do
-                        local max2 = (l_Guess - l_Guess % 8) / 8
-                        if 200 > max2 then max2 = 200 end
-                        local guess = l_Guess < max2 and l_Guess or max2
-                        local x2 = (s_Held + guess) * 1000
-                        local y = (s_Ended + 1) * l_Tokens
-                        local max3 = 1
-                        local x3 = (x2 - x2 % y) / y
-                        if x3 > max3 then max3 = x3 end
-                        pace = max3
-                      end
+                      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                       local pace2 = pace
                       for i2 = 0, l_Windows_n - 1 do
                         local line2 = s_Lines[i2]
@@ -8842,73 +6406,11 @@ end
                           end
                         end
                         local room2 = 0
-                        do
-                          local left = line2.Left - u_booked
-                          local at2 = s_Now
-                          if left >= cost2 or cost2 == 0 then
-                            room2 = at2
-                          else
-                            if cost2 > w2.Size then
-                              at2 = at2 + 10000
-                            end
-                            local since = 0
-                            do
-                              if w2.Size > w2.Rate then
-                                local max2 = at2
-                                local x2 = s_Closed - 1
-                                if x2 > max2 then max2 = x2 end
-                                since = max2
-                              else
-                                since = at2
-                              end
-                            end
-                            local t4 = since - w2.Offset
-                            local by4 = w2.Interval
-                            local x2 = cost2 - left - 1
-                            local y = w2.Rate
-                            local y2 = w2.Interval
-                            local min2 = (x2 - x2 % y) / y + 1
-                            local x3 = (8796093022208 - 8796093022208 % y2) / y2
-                            if x3 < min2 then min2 = x3 end
-                            local n2 = (t4 - t4 % by4) / by4 + min2
-                            room2 = n2 * w2.Interval + w2.Offset
-                          end
-                        end
+                        room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line2.Left - u_booked, cost2, s_Now)
                         if room2 > v_slot then v_slot = room2 end
                       else
                         local room2 = 0
-                        do
-                          local left = line2.Promised
-                          local at2 = from2
-                          if left >= cost2 or cost2 == 0 then
-                            room2 = at2
-                          else
-                            if cost2 > w2.Size then
-                              at2 = at2 + 10000
-                            end
-                            local since = 0
-                            do
-                              if w2.Size > w2.Rate then
-                                local max2 = at2
-                                local x2 = s_Closed - 1
-                                if x2 > max2 then max2 = x2 end
-                                since = max2
-                              else
-                                since = at2
-                              end
-                            end
-                            local t4 = since - w2.Offset
-                            local by4 = w2.Interval
-                            local x2 = cost2 - left - 1
-                            local y = w2.Rate
-                            local y2 = w2.Interval
-                            local min2 = (x2 - x2 % y) / y + 1
-                            local x3 = (8796093022208 - 8796093022208 % y2) / y2
-                            if x3 < min2 then min2 = x3 end
-                            local n2 = (t4 - t4 % by4) / by4 + min2
-                            room2 = n2 * w2.Interval + w2.Offset
-                          end
-                        end
+                        room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line2.Promised, cost2, from2)
                         if room2 > v_slot then v_slot = room2 end
                       end
                     end
@@ -8917,17 +6419,7 @@ end
                     local space = 0
                     do
                       local pace = 0
-                      do
-                        local max2 = (l_Guess - l_Guess % 8) / 8
-                        if 200 > max2 then max2 = 200 end
-                        local guess = l_Guess < max2 and l_Guess or max2
-                        local x2 = (s_Held + guess) * 1000
-                        local y = (s_Ended + 1) * l_Tokens
-                        local max3 = 1
-                        local x3 = (x2 - x2 % y) / y
-                        if x3 > max3 then max3 = x3 end
-                        pace = max3
-                      end
+                      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                       local pace2 = pace
                       local done
                       for i2 = 0, l_Windows_n - 1 do
@@ -8986,41 +6478,7 @@ end
                             end
                             if each2 > 0 then
                               local gain = 0
-                              do
-                                local left = line2.Left
-                                local t4 = v_at - w2.Offset
-                                local by4 = w2.Interval
-                                local since = 0
-                                do
-                                  if w2.Size > w2.Rate then
-                                    local max2 = s_Now
-                                    local x3 = s_Closed - 1
-                                    if x3 > max2 then max2 = x3 end
-                                    since = max2
-                                  else
-                                    since = s_Now
-                                  end
-                                end
-                                local t5 = since - w2.Offset
-                                local by5 = w2.Interval
-                                local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                                if n2 <= 0 then
-                                  gain = left
-                                else
-                                  local filled = 0
-                                  do
-                                    local rate = w2.Rate
-                                    local size = w2.Size
-                                    local x3 = size - left
-                                    if n2 > (x3 - x3 % rate) / rate then
-                                      filled = size
-                                    else
-                                      filled = left + n2 * rate
-                                    end
-                                  end
-                                  gain = filled
-                                end
-                              end
+                              gain = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line2.Left, s_Now, v_at)
                               local x3 = 0 > gain and 0 or gain
                               local x4 = (x3 - x3 % each2) / each2
                               if x4 < due then due = x4 end
@@ -9079,46 +6537,15 @@ end
                             break
                           end
                           local room2 = 0
-                          do
-                            local promised = 0
-                            promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
-                            local min3 = due
-                            local x5 = (1125899906842624 - 1125899906842624 % usual) / usual
-                            if x5 < min3 then min3 = x5 end
-                            local min4 = promised
-                            local x6 = min3 * usual
-                            if x6 < min4 then min4 = x6 end
-                            local left = line2.Left - min4
-                            local at4 = s_Now
-                            if left >= cost2 or cost2 == 0 then
-                              room2 = at4
-                            else
-                              if cost2 > w2.Size then
-                                at4 = at4 + 10000
-                              end
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max3 = at4
-                                  local x7 = s_Closed - 1
-                                  if x7 > max3 then max3 = x7 end
-                                  since = max3
-                                else
-                                  since = at4
-                                end
-                              end
-                              local t6 = since - w2.Offset
-                              local by6 = w2.Interval
-                              local x7 = cost2 - left - 1
-                              local y3 = w2.Rate
-                              local y4 = w2.Interval
-                              local min5 = (x7 - x7 % y3) / y3 + 1
-                              local x8 = (8796093022208 - 8796093022208 % y4) / y4
-                              if x8 < min5 then min5 = x8 end
-                              local n3 = (t6 - t6 % by6) / by6 + min5
-                              room2 = n3 * w2.Interval + w2.Offset
-                            end
-                          end
+                          local promised = 0
+                          promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
+                          local min3 = due
+                          local x5 = (1125899906842624 - 1125899906842624 % usual) / usual
+                          if x5 < min3 then min3 = x5 end
+                          local min4 = promised
+                          local x6 = min3 * usual
+                          if x6 < min4 then min4 = x6 end
+                          room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line2.Left - min4, cost2, s_Now)
                           if room2 > at3 then at3 = room2 end
                         end
                         if not done then
@@ -9214,17 +6641,7 @@ end
                         local space = 0
                         do
                           local pace = 0
-                          do
-                            local max2 = (l_Guess - l_Guess % 8) / 8
-                            if 200 > max2 then max2 = 200 end
-                            local guess = l_Guess < max2 and l_Guess or max2
-                            local x2 = (s_Held + guess) * 1000
-                            local y = (s_Ended + 1) * l_Tokens
-                            local max3 = 1
-                            local x3 = (x2 - x2 % y) / y
-                            if x3 > max3 then max3 = x3 end
-                            pace = max3
-                          end
+                          pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                           local pace2 = pace
                           local done
                           for i2 = 0, l_Windows_n - 1 do
@@ -9261,17 +6678,7 @@ end
                           end
                         end
                         local pace = 0
-                        do
-                          local max2 = (l_Guess - l_Guess % 8) / 8
-                          if 200 > max2 then max2 = 200 end
-                          local guess = l_Guess < max2 and l_Guess or max2
-                          local x2 = (s_Held + guess) * 1000
-                          local y = (s_Ended + 1) * l_Tokens
-                          local max3 = 1
-                          local x3 = (x2 - x2 % y) / y
-                          if x3 > max3 then max3 = x3 end
-                          pace = max3
-                        end
+                        pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                         local min3 = l_Tokens > 5 and l_Tokens or 5
                         if 10 < min3 then min3 = 10 end
                         local x2 = pace * min3
@@ -9380,17 +6787,7 @@ end
                     local later2 = false
                     local beside = true
                     local pace = 0
-                    do
-                      local max2 = (l_Guess - l_Guess % 8) / 8
-                      if 200 > max2 then max2 = 200 end
-                      local guess = l_Guess < max2 and l_Guess or max2
-                      local x2 = (s_Held + guess) * 1000
-                      local y = (s_Ended + 1) * l_Tokens
-                      local max3 = 1
-                      local x3 = (x2 - x2 % y) / y
-                      if x3 > max3 then max3 = x3 end
-                      pace = max3
-                    end
+                    pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                     local pace2 = pace
                     for i2 = 0, l_Windows_n - 1 do
                       local w2 = l_Windows[i2]
@@ -9498,17 +6895,7 @@ end
                       local y = s_Ended + 1
                       local x3 = age - (x2 - x2 % y) / y
                       local pace = 0
-                      do
-                        local max2 = (l_Guess - l_Guess % 8) / 8
-                        if 200 > max2 then max2 = 200 end
-                        local guess = l_Guess < max2 and l_Guess or max2
-                        local x4 = (s_Held + guess) * 1000
-                        local y2 = (s_Ended + 1) * l_Tokens
-                        local max3 = 1
-                        local x5 = (x4 - x4 % y2) / y2
-                        if x5 > max3 then max3 = x5 end
-                        pace = max3
-                      end
+                      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                       local min2 = l_Tokens > 5 and l_Tokens or 5
                       if 10 < min2 then min2 = 10 end
                       local x4 = pace * min2
@@ -9540,17 +6927,7 @@ end
                   local y = s_Ended + 1
                   local x3 = age - (x2 - x2 % y) / y
                   local pace = 0
-                  do
-                    local max2 = (l_Guess - l_Guess % 8) / 8
-                    if 200 > max2 then max2 = 200 end
-                    local guess = l_Guess < max2 and l_Guess or max2
-                    local x4 = (s_Held + guess) * 1000
-                    local y2 = (s_Ended + 1) * l_Tokens
-                    local max3 = 1
-                    local x5 = (x4 - x4 % y2) / y2
-                    if x5 > max3 then max3 = x5 end
-                    pace = max3
-                  end
+                  pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                   local min2 = l_Tokens > 5 and l_Tokens or 5
                   if 10 < min2 then min2 = 10 end
                   local x4 = pace * min2
@@ -9770,17 +7147,7 @@ end
                         behind2 = slot2
                       else
                         local pace = 0
-                        do
-                          local max2 = (l_Guess - l_Guess % 8) / 8
-                          if 200 > max2 then max2 = 200 end
-                          local guess = l_Guess < max2 and l_Guess or max2
-                          local x2 = (s_Held + guess) * 1000
-                          local y = (s_Ended + 1) * l_Tokens
-                          local max3 = 1
-                          local x3 = (x2 - x2 % y) / y
-                          if x3 > max3 then max3 = x3 end
-                          pace = max3
-                        end
+                        pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                         local pace2 = pace
                         for i2 = 0, l_Windows_n - 1 do
                           local line2 = s_Lines[i2]
@@ -9833,40 +7200,7 @@ end
                       local is3 = is2
                       if is3 then
                         local gain = 0
-                        do
-                          local t2 = s_Slot - w.Offset
-                          local by2 = w.Interval
-                          local since = 0
-                          do
-                            if w.Size > w.Rate then
-                              local max2 = op_Ticket_Slot
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
-                            else
-                              since = op_Ticket_Slot
-                            end
-                          end
-                          local t3 = since - w.Offset
-                          local by3 = w.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain = 0
-                          else
-                            local filled = 0
-                            do
-                              local rate = w.Rate
-                              local size = w.Size
-                              local x2 = size - 0
-                              if n2 > (x2 - x2 % rate) / rate then
-                                filled = size
-                              else
-                                filled = 0 + n2 * rate
-                              end
-                            end
-                            gain = filled
-                          end
-                        end
+                        gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, 0, op_Ticket_Slot, s_Slot)
                         is3 = gain == 0
                       end
                       if is3 then
@@ -9899,41 +7233,7 @@ end
                       end
                       local cost2 = weight2
                       local gain2 = 0
-                      do
-                        local left = line2.Promised
-                        local t2 = slot - w.Offset
-                        local by2 = w.Interval
-                        local since = 0
-                        do
-                          if w.Size > w.Rate then
-                            local max2 = from2
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = from2
-                          end
-                        end
-                        local t3 = since - w.Offset
-                        local by3 = w.Interval
-                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                        if n2 <= 0 then
-                          gain2 = left
-                        else
-                          local filled = 0
-                          do
-                            local rate = w.Rate
-                            local size = w.Size
-                            local x2 = size - left
-                            if n2 > (x2 - x2 % rate) / rate then
-                              filled = size
-                            else
-                              filled = left + n2 * rate
-                            end
-                          end
-                          gain2 = filled
-                        end
-                      end
+                      gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Promised, from2, slot)
                       line2.Promised = gain2 - cost2
                       if 2 * cost2 >= line2.Largest then
                         line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot
@@ -9954,17 +7254,7 @@ end
                       local max3 = (s_LastID - s_LastID % 1024) / 1024
                       if s_Closed > max3 then max3 = s_Closed end
                       local pace = 0
-                      do
-                        local max4 = (l_Guess - l_Guess % 8) / 8
-                        if 200 > max4 then max4 = 200 end
-                        local guess = l_Guess < max4 and l_Guess or max4
-                        local x3 = (s_Held + guess) * 1000
-                        local y = (s_Ended + 1) * l_Tokens
-                        local max5 = 1
-                        local x4 = (x3 - x3 % y) / y
-                        if x4 > max5 then max5 = x4 end
-                        pace = max5
-                      end
+                      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                       local x3 = pace * 16
                       local max4 = 10000
                       local x4 = (x3 - x3 % 1000) / 1000
@@ -10005,18 +7295,7 @@ end
                       local max2 = (x3 - x3 % 1024) / 1024
                       if x2.State_Closed > max2 then max2 = x2.State_Closed end
                       local pace = 0
-                      do
-                        local x4 = x2.Limits_Guess
-                        local max3 = (x4 - x4 % 8) / 8
-                        if 200 > max3 then max3 = 200 end
-                        local guess = x2.Limits_Guess < max3 and x2.Limits_Guess or max3
-                        local x5 = (x2.State_Held + guess) * 1000
-                        local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                        local max4 = 1
-                        local x6 = (x5 - x5 % y) / y
-                        if x6 > max4 then max4 = x6 end
-                        pace = max4
-                      end
+                      pace = Limits_pace(x2.Limits_Tokens, x2.Limits_Guess, x2.State_Held, x2.State_Ended)
                       local x4 = pace * 16
                       local max3 = 10000
                       local x5 = (x4 - x4 % 1000) / 1000
@@ -10113,32 +7392,12 @@ end
                   if x2 > max2 then max2 = x2 end
                   local slot = max2
                   local pace = 0
-                  do
-                    local max3 = (l_Guess - l_Guess % 8) / 8
-                    if 200 > max3 then max3 = 200 end
-                    local guess = l_Guess < max3 and l_Guess or max3
-                    local x3 = (s_Held + guess) * 1000
-                    local y = (s_Ended + 1) * l_Tokens
-                    local max4 = 1
-                    local x4 = (x3 - x3 % y) / y
-                    if x4 > max4 then max4 = x4 end
-                    pace = max4
-                  end
+                  pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                   local pace2 = pace
                   local space = 0
                   do
                     local pace3 = 0
-                    do
-                      local max3 = (l_Guess - l_Guess % 8) / 8
-                      if 200 > max3 then max3 = 200 end
-                      local guess = l_Guess < max3 and l_Guess or max3
-                      local x3 = (s_Held + guess) * 1000
-                      local y = (s_Ended + 1) * l_Tokens
-                      local max4 = 1
-                      local x4 = (x3 - x3 % y) / y
-                      if x4 > max4 then max4 = x4 end
-                      pace3 = max4
-                    end
+                    pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                     local pace4 = pace3
                     local done
                     for i2 = 0, l_Windows_n - 1 do
@@ -10175,17 +7434,7 @@ end
                     end
                   end
                   local pace3 = 0
-                  do
-                    local max3 = (l_Guess - l_Guess % 8) / 8
-                    if 200 > max3 then max3 = 200 end
-                    local guess = l_Guess < max3 and l_Guess or max3
-                    local x3 = (s_Held + guess) * 1000
-                    local y = (s_Ended + 1) * l_Tokens
-                    local max4 = 1
-                    local x4 = (x3 - x3 % y) / y
-                    if x4 > max4 then max4 = x4 end
-                    pace3 = max4
-                  end
+                  pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                   local min2 = l_Tokens > 5 and l_Tokens or 5
                   if 10 < min2 then min2 = 10 end
                   local x3 = pace3 * min2
@@ -10309,41 +7558,7 @@ end
                               local is2 = cost2 > 0
                               if is2 then
                                 local gain = 0
-                                do
-                                  local left = line2.Left
-                                  local t2 = s_Closed - w.Offset
-                                  local by2 = w.Interval
-                                  local since = 0
-                                  do
-                                    if w.Size > w.Rate then
-                                      local max6 = s_Now
-                                      local x7 = s_Closed - 1
-                                      if x7 > max6 then max6 = x7 end
-                                      since = max6
-                                    else
-                                      since = s_Now
-                                    end
-                                  end
-                                  local t3 = since - w.Offset
-                                  local by3 = w.Interval
-                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                  if n2 <= 0 then
-                                    gain = left
-                                  else
-                                    local filled = 0
-                                    do
-                                      local rate = w.Rate
-                                      local size = w.Size
-                                      local x7 = size - left
-                                      if n2 > (x7 - x7 % rate) / rate then
-                                        filled = size
-                                      else
-                                        filled = left + n2 * rate
-                                      end
-                                    end
-                                    gain = filled
-                                  end
-                                end
+                                gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
                                 local x7 = 0 > gain and 0 or gain
                                 is2 = (x7 - x7 % cost2) / cost2 <= number2
                               end
@@ -10398,173 +7613,34 @@ end
                   local grain = x2.Limits_Grain
                   local place3 = c2.Last
                   local in2 = 0
-                  do
-                    local max2 = 0
-                    local x3 = 8796093022208 - x2.Limits_Zero
-                    if x3 > max2 then max2 = x3 end
-                    local y = x2.Limits_Grain
-                    local min2 = (place3 - place3 % 524288) / 524288
-                    local x4 = (max2 - max2 % y) / y
-                    if x4 < min2 then min2 = x4 end
-                    local x5 = place3 % 524288
-                    local x6 = (x5 - x5 % 512) / 512 * x2.rate
-                    local booked = x2.rate + (x6 - x6 % 1024) / 1024
-                    local after2 = 0
-                    for i3 = 0, x2.Limits_Windows_n - 1 do
-                      do
-                        local w = x2.Limits_Windows[i3]
-                        local is2 = w.Interval < x2.Limits_Grain
-                        if is2 then
-                          local i4 = w.Unit
-                          local x7 = x2.Limits_PerGrain
-                          local y2 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          is2 = (x7 - x7 % y2) / y2 > w.Rate
-                        end
-                        if is2 then
-                          local expects = 0
-                          do
-                            local booked2 = booked % x2.rate
-                            local c3 = x2.State_Calendars[0]
-                            local line2 = x2.State_Lines[i3]
-                            local y3 = x2.times
-                            local booked3 = (booked2 - booked2 % y3) / y3
-                            local ratio = 0
-                            do
-                              local i5 = line2.Window_Unit
-                              local rest2 = c3.Largest - (i5 == 0 and c3.Asked_0 or i5 == 1 and c3.Asked_1 or i5 == 2 and c3.Asked_2 or c3.Asked_3)
-                              local x8 = c3.Largest + 1023
-                              local max3 = 1
-                              local x9 = (x8 - x8 % 1024) / 1024
-                              if x9 > max3 then max3 = x9 end
-                              local each2 = max3
-                              local x10 = rest2 % each2 * 1024
-                              local booked4 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x10 - x10 % each2) / each2
-                              local x11 = booked4 * (4096 - line2.Saved)
-                              local max4 = 1
-                              local x12 = (x11 - x11 % 4096) / 4096
-                              if x12 > max4 then max4 = x12 end
-                              ratio = max4
-                            end
-                            local x8 = booked3 % 1024 * ratio
-                            local x9 = (booked3 - booked3 % 1024) / 1024 * ratio + (x8 - x8 % 1024) / 1024
-                            local min3 = (x9 - x9 % 1024) / 1024
-                            if 4294967296 < min3 then min3 = 4294967296 end
-                            local unit = line2.Window_Unit
-                            local x10 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                            local x11 = min3 * x2.Limits_Scale + (x10 - x10 % 2) / 2
-                            local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                            expects = (x11 - x11 % y4) / y4
-                          end
-                          local y3 = w.Rate
-                          local x8 = (expects - expects % y3) / y3 * w.Interval % x2.Limits_Grain
-                          if x8 > after2 then after2 = x8 end
-                        end
-                      end
-                    end
-                    if x2.short and booked >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                      local x7 = booked % x2.rate
-                      local y2 = 1 > x2.units and 1 or x2.units
-                      local pace = 0
-                      do
-                        local x8 = x2.Limits_Guess
-                        local max3 = (x8 - x8 % 8) / 8
-                        if 200 > max3 then max3 = 200 end
-                        local guess = x2.Limits_Guess < max3 and x2.Limits_Guess or max3
-                        local x9 = (x2.State_Held + guess) * 1000
-                        local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                        local max4 = 1
-                        local x10 = (x9 - x9 % y3) / y3
-                        if x10 > max4 then max4 = x10 end
-                        pace = max4
-                      end
-                      local x8 = (x7 - x7 % y2) / y2 * pace
-                      local x9 = (x8 - x8 % 1000) / 1000
-                      if x9 > after2 then after2 = x9 end
-                    end
-                    in2 = min2 * x2.Limits_Grain + x2.Limits_Zero + after2
-                  end
+                  local max2 = 0
+                  local x3 = 8796093022208 - x2.Limits_Zero
+                  if x3 > max2 then max2 = x3 end
+                  local y = x2.Limits_Grain
+                  local min2 = (place3 - place3 % 524288) / 524288
+                  local x4 = (max2 - max2 % y) / y
+                  if x4 < min2 then min2 = x4 end
+                  local x5 = place3 % 524288
+                  local x6 = (x5 - x5 % 512) / 512 * x2.rate
+                  in2 = Shared_in(x2, min2, x2.rate + (x6 - x6 % 1024) / 1024)
                   local at2 = x2.State_Closed > in2 and x2.State_Closed or in2
                   if x2.short then
-                    local x3 = c2.Booked * 1024
-                    local y = x2.rate
-                    local min2 = (x3 - x3 % y) / y
-                    local x4 = (1125899906842624 - 1125899906842624 % grain) / grain
-                    if x4 < min2 then min2 = x4 end
-                    local x5 = min2 * grain
-                    local x6 = x2.State_Now + (x5 - x5 % 1024) / 1024
-                    if x6 > at2 then at2 = x6 end
+                    local x7 = c2.Booked * 1024
+                    local y2 = x2.rate
+                    local min3 = (x7 - x7 % y2) / y2
+                    local x8 = (1125899906842624 - 1125899906842624 % grain) / grain
+                    if x8 < min3 then min3 = x8 end
+                    local x9 = min3 * grain
+                    local x10 = x2.State_Now + (x9 - x9 % 1024) / 1024
+                    if x10 > at2 then at2 = x10 end
                   end
                   for k2 = 0, x2.Limits_Windows_n - 1 do
                     local w = x2.Limits_Windows[k2]
                     local room2 = 0
-                    do
-                      local expects = 0
-                      do
-                        local booked = c2.Booked
-                        local c3 = x2.State_Calendars[0]
-                        local line2 = x2.State_Lines[k2]
-                        local y = x2.times
-                        local booked2 = (booked - booked % y) / y
-                        local ratio = 0
-                        do
-                          local i3 = line2.Window_Unit
-                          local rest2 = c3.Largest - (i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3)
-                          local x3 = c3.Largest + 1023
-                          local max2 = 1
-                          local x4 = (x3 - x3 % 1024) / 1024
-                          if x4 > max2 then max2 = x4 end
-                          local each2 = max2
-                          local x5 = rest2 % each2 * 1024
-                          local booked3 = 1048576 - (rest2 - rest2 % each2) / each2 * 1024 - (x5 - x5 % each2) / each2
-                          local x6 = booked3 * (4096 - line2.Saved)
-                          local max3 = 1
-                          local x7 = (x6 - x6 % 4096) / 4096
-                          if x7 > max3 then max3 = x7 end
-                          ratio = max3
-                        end
-                        local x3 = booked2 % 1024 * ratio
-                        local x4 = (booked2 - booked2 % 1024) / 1024 * ratio + (x3 - x3 % 1024) / 1024
-                        local min2 = (x4 - x4 % 1024) / 1024
-                        if 4294967296 < min2 then min2 = 4294967296 end
-                        local unit = line2.Window_Unit
-                        local x5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                        local x6 = min2 * x2.Limits_Scale + (x5 - x5 % 2) / 2
-                        local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                        expects = (x6 - x6 % y2) / y2
-                      end
-                      local left = x2.State_Lines[k2].Left - expects
-                      local i3 = w.Unit
-                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local at3 = x2.State_Now
-                      if left >= cost2 or cost2 == 0 then
-                        room2 = at3
-                      else
-                        if cost2 > w.Size then
-                          at3 = at3 + 10000
-                        end
-                        local since = 0
-                        do
-                          if w.Size > w.Rate then
-                            local max2 = at3
-                            local x3 = x2.State_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since = max2
-                          else
-                            since = at3
-                          end
-                        end
-                        local t2 = since - w.Offset
-                        local by2 = w.Interval
-                        local x3 = cost2 - left - 1
-                        local y = w.Rate
-                        local y2 = w.Interval
-                        local min2 = (x3 - x3 % y) / y + 1
-                        local x4 = (8796093022208 - 8796093022208 % y2) / y2
-                        if x4 < min2 then min2 = x4 end
-                        local n2 = (t2 - t2 % by2) / by2 + min2
-                        room2 = n2 * w.Interval + w.Offset
-                      end
-                    end
+                    local expects = 0
+                    expects = Shared_expects(x2, c2.Booked, k2)
+                    local i3 = w.Unit
+                    room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, x2.State_Lines[k2].Left - expects, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, x2.State_Now)
                     if room2 > at2 then at2 = room2 end
                   end
                   if at2 > (last2 > x2.State_Now and last2 or x2.State_Now) then
@@ -10787,125 +7863,26 @@ end
                         end
                         if end2 > t2 then t2 = end2 end
                         local room2 = 0
+                        local ahead = 0
                         do
-                          local ahead = 0
-                          do
-                            local w3 = l_Windows[l_Shortest]
-                            local line2 = s_Lines[l_Shortest]
-                            local left = f.Left
-                            if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w3.Size > w3.Rate then
-                              local i3 = w3.Unit
-                              local min2 = w3.Size
-                              local x4 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
-                              if x4 < min2 then min2 = x4 end
-                              left = min2
-                            end
-                            local gain = 0
-                            do
-                              local from2 = f.End
-                              local t3 = t2 - w3.Offset
-                              local by2 = w3.Interval
-                              local since = 0
-                              do
-                                if w3.Size > w3.Rate then
-                                  local max3 = from2
-                                  local x4 = s_Closed - 1
-                                  if x4 > max3 then max3 = x4 end
-                                  since = max3
-                                else
-                                  since = from2
-                                end
-                              end
-                              local t4 = since - w3.Offset
-                              local by3 = w3.Interval
-                              local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                              if n3 <= 0 then
-                                gain = left
-                              else
-                                local filled = 0
-                                do
-                                  local rate = w3.Rate
-                                  local size = w3.Size
-                                  local x4 = size - left
-                                  if n3 > (x4 - x4 % rate) / rate then
-                                    filled = size
-                                  else
-                                    filled = left + n3 * rate
-                                  end
-                                end
-                                gain = filled
-                              end
-                            end
-                            local gain2 = 0
-                            do
-                              local left2 = line2.Left
-                              local t3 = t2 - w3.Offset
-                              local by2 = w3.Interval
-                              local since = 0
-                              do
-                                if w3.Size > w3.Rate then
-                                  local max3 = s_Now
-                                  local x4 = s_Closed - 1
-                                  if x4 > max3 then max3 = x4 end
-                                  since = max3
-                                else
-                                  since = s_Now
-                                end
-                              end
-                              local t4 = since - w3.Offset
-                              local by3 = w3.Interval
-                              local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                              if n3 <= 0 then
-                                gain2 = left2
-                              else
-                                local filled = 0
-                                do
-                                  local rate = w3.Rate
-                                  local size = w3.Size
-                                  local x4 = size - left2
-                                  if n3 > (x4 - x4 % rate) / rate then
-                                    filled = size
-                                  else
-                                    filled = left2 + n3 * rate
-                                  end
-                                end
-                                gain2 = filled
-                              end
-                            end
-                            ahead = gain < gain2 and gain or gain2
+                          local w3 = l_Windows[l_Shortest]
+                          local line2 = s_Lines[l_Shortest]
+                          local left = f.Left
+                          if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w3.Size > w3.Rate then
+                            local i3 = w3.Unit
+                            local min2 = w3.Size
+                            local x4 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                            if x4 < min2 then min2 = x4 end
+                            left = min2
                           end
-                          local i3 = w2.Unit
-                          local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local at3 = t2
-                          if ahead >= cost2 or cost2 == 0 then
-                            room2 = at3
-                          else
-                            if cost2 > w2.Size then
-                              at3 = at3 + 10000
-                            end
-                            local since = 0
-                            do
-                              if w2.Size > w2.Rate then
-                                local max3 = at3
-                                local x4 = s_Closed - 1
-                                if x4 > max3 then max3 = x4 end
-                                since = max3
-                              else
-                                since = at3
-                              end
-                            end
-                            local t3 = since - w2.Offset
-                            local by2 = w2.Interval
-                            local x4 = cost2 - ahead - 1
-                            local y2 = w2.Rate
-                            local y3 = w2.Interval
-                            local min2 = (x4 - x4 % y2) / y2 + 1
-                            local x5 = (8796093022208 - 8796093022208 % y3) / y3
-                            if x5 < min2 then min2 = x5 end
-                            local n3 = (t3 - t3 % by2) / by2 + min2
-                            room2 = n3 * w2.Interval + w2.Offset
-                          end
+                          local gain = 0
+                          gain = Window_gain(w3.Size, w3.Rate, w3.Interval, w3.Offset, s_Closed, left, f.End, t2)
+                          local gain2 = 0
+                          gain2 = Window_gain(w3.Size, w3.Rate, w3.Interval, w3.Offset, s_Closed, line2.Left, s_Now, t2)
+                          ahead = gain < gain2 and gain or gain2
                         end
+                        local i3 = w2.Unit
+                        room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, ahead, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, t2)
                         inLine = room2
                       end
                       at2, slot = slot, inLine
@@ -11123,41 +8100,7 @@ end
                             local back2 = n2 * (w.Rate < w.Size and w.Rate or w.Size)
                             if n2 == 1 and slot2 == s_Now and line2.Promised > w.Rate then
                               local gain = 0
-                              do
-                                local left = line2.Left
-                                local t4 = s_Slot - w.Offset
-                                local by4 = w.Interval
-                                local since2 = 0
-                                do
-                                  if w.Size > w.Rate then
-                                    local max3 = s_Now
-                                    local x3 = s_Closed - 1
-                                    if x3 > max3 then max3 = x3 end
-                                    since2 = max3
-                                  else
-                                    since2 = s_Now
-                                  end
-                                end
-                                local t5 = since2 - w.Offset
-                                local by5 = w.Interval
-                                local n3 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                                if n3 <= 0 then
-                                  gain = left
-                                else
-                                  local filled = 0
-                                  do
-                                    local rate = w.Rate
-                                    local size = w.Size
-                                    local x3 = size - left
-                                    if n3 > (x3 - x3 % rate) / rate then
-                                      filled = size
-                                    else
-                                      filled = left + n3 * rate
-                                    end
-                                  end
-                                  gain = filled
-                                end
-                              end
+                              gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Slot)
                               back2 = gain - line2.Left
                             end
                             local min2 = w.Size
@@ -11173,17 +8116,7 @@ end
                         local space = 0
                         do
                           local pace = 0
-                          do
-                            local max2 = (l_Guess - l_Guess % 8) / 8
-                            if 200 > max2 then max2 = 200 end
-                            local guess = l_Guess < max2 and l_Guess or max2
-                            local x2 = (s_Held + guess) * 1000
-                            local y = (s_Ended + 1) * l_Tokens
-                            local max3 = 1
-                            local x3 = (x2 - x2 % y) / y
-                            if x3 > max3 then max3 = x3 end
-                            pace = max3
-                          end
+                          pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                           local pace2 = pace
                           local done
                           for i2 = 0, l_Windows_n - 1 do
@@ -11276,17 +8209,7 @@ end
                                 behind2 = slot3
                               else
                                 local pace = 0
-                                do
-                                  local max2 = (l_Guess - l_Guess % 8) / 8
-                                  if 200 > max2 then max2 = 200 end
-                                  local guess = l_Guess < max2 and l_Guess or max2
-                                  local x2 = (s_Held + guess) * 1000
-                                  local y = (s_Ended + 1) * l_Tokens
-                                  local max3 = 1
-                                  local x3 = (x2 - x2 % y) / y
-                                  if x3 > max3 then max3 = x3 end
-                                  pace = max3
-                                end
+                                pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                                 local pace2 = pace
                                 for i2 = 0, l_Windows_n - 1 do
                                   local line2 = s_Lines[i2]
@@ -11339,40 +8262,7 @@ end
                               local is3 = is2
                               if is3 then
                                 local gain = 0
-                                do
-                                  local t2 = s_Slot - w.Offset
-                                  local by2 = w.Interval
-                                  local since = 0
-                                  do
-                                    if w.Size > w.Rate then
-                                      local max2 = op_Ticket_Slot
-                                      local x2 = s_Closed - 1
-                                      if x2 > max2 then max2 = x2 end
-                                      since = max2
-                                    else
-                                      since = op_Ticket_Slot
-                                    end
-                                  end
-                                  local t3 = since - w.Offset
-                                  local by3 = w.Interval
-                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                  if n2 <= 0 then
-                                    gain = 0
-                                  else
-                                    local filled = 0
-                                    do
-                                      local rate = w.Rate
-                                      local size = w.Size
-                                      local x2 = size - 0
-                                      if n2 > (x2 - x2 % rate) / rate then
-                                        filled = size
-                                      else
-                                        filled = 0 + n2 * rate
-                                      end
-                                    end
-                                    gain = filled
-                                  end
-                                end
+                                gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, 0, op_Ticket_Slot, s_Slot)
                                 is3 = gain == 0
                               end
                               if is3 then
@@ -11405,41 +8295,7 @@ end
                               end
                               local cost2 = weight2
                               local gain2 = 0
-                              do
-                                local left = line2.Promised
-                                local t2 = slot2 - w.Offset
-                                local by2 = w.Interval
-                                local since = 0
-                                do
-                                  if w.Size > w.Rate then
-                                    local max2 = from2
-                                    local x2 = s_Closed - 1
-                                    if x2 > max2 then max2 = x2 end
-                                    since = max2
-                                  else
-                                    since = from2
-                                  end
-                                end
-                                local t3 = since - w.Offset
-                                local by3 = w.Interval
-                                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                if n2 <= 0 then
-                                  gain2 = left
-                                else
-                                  local filled = 0
-                                  do
-                                    local rate = w.Rate
-                                    local size = w.Size
-                                    local x2 = size - left
-                                    if n2 > (x2 - x2 % rate) / rate then
-                                      filled = size
-                                    else
-                                      filled = left + n2 * rate
-                                    end
-                                  end
-                                  gain2 = filled
-                                end
-                              end
+                              gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Promised, from2, slot2)
                               line2.Promised = gain2 - cost2
                               if 2 * cost2 >= line2.Largest then
                                 line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
@@ -11463,17 +8319,7 @@ end
                                 behind2 = slot3
                               else
                                 local pace = 0
-                                do
-                                  local max2 = (l_Guess - l_Guess % 8) / 8
-                                  if 200 > max2 then max2 = 200 end
-                                  local guess = l_Guess < max2 and l_Guess or max2
-                                  local x2 = (s_Held + guess) * 1000
-                                  local y = (s_Ended + 1) * l_Tokens
-                                  local max3 = 1
-                                  local x3 = (x2 - x2 % y) / y
-                                  if x3 > max3 then max3 = x3 end
-                                  pace = max3
-                                end
+                                pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                                 local pace2 = pace
                                 for i2 = 0, l_Windows_n - 1 do
                                   local line2 = s_Lines[i2]
@@ -11526,40 +8372,7 @@ end
                               local is3 = is2
                               if is3 then
                                 local gain = 0
-                                do
-                                  local t2 = s_Slot - w.Offset
-                                  local by2 = w.Interval
-                                  local since = 0
-                                  do
-                                    if w.Size > w.Rate then
-                                      local max2 = op_Ticket_Slot
-                                      local x2 = s_Closed - 1
-                                      if x2 > max2 then max2 = x2 end
-                                      since = max2
-                                    else
-                                      since = op_Ticket_Slot
-                                    end
-                                  end
-                                  local t3 = since - w.Offset
-                                  local by3 = w.Interval
-                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                  if n2 <= 0 then
-                                    gain = 0
-                                  else
-                                    local filled = 0
-                                    do
-                                      local rate = w.Rate
-                                      local size = w.Size
-                                      local x2 = size - 0
-                                      if n2 > (x2 - x2 % rate) / rate then
-                                        filled = size
-                                      else
-                                        filled = 0 + n2 * rate
-                                      end
-                                    end
-                                    gain = filled
-                                  end
-                                end
+                                gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, 0, op_Ticket_Slot, s_Slot)
                                 is3 = gain == 0
                               end
                               if is3 then
@@ -11592,41 +8405,7 @@ end
                               end
                               local cost2 = weight2
                               local gain2 = 0
-                              do
-                                local left = line2.Promised
-                                local t2 = slot2 - w.Offset
-                                local by2 = w.Interval
-                                local since = 0
-                                do
-                                  if w.Size > w.Rate then
-                                    local max2 = from2
-                                    local x2 = s_Closed - 1
-                                    if x2 > max2 then max2 = x2 end
-                                    since = max2
-                                  else
-                                    since = from2
-                                  end
-                                end
-                                local t3 = since - w.Offset
-                                local by3 = w.Interval
-                                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                if n2 <= 0 then
-                                  gain2 = left
-                                else
-                                  local filled = 0
-                                  do
-                                    local rate = w.Rate
-                                    local size = w.Size
-                                    local x2 = size - left
-                                    if n2 > (x2 - x2 % rate) / rate then
-                                      filled = size
-                                    else
-                                      filled = left + n2 * rate
-                                    end
-                                  end
-                                  gain2 = filled
-                                end
-                              end
+                              gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Promised, from2, slot2)
                               line2.Promised = gain2 - cost2
                               if 2 * cost2 >= line2.Largest then
                                 line2.Largest, line2.LargestAt = line2.Largest > cost2 and line2.Largest or cost2, slot2
@@ -11918,77 +8697,9 @@ end
                           left = min3
                         end
                         local gain = 0
-                        do
-                          local from2 = f.End
-                          local t2 = end2 - w.Offset
-                          local by2 = w.Interval
-                          local since = 0
-                          do
-                            if w.Size > w.Rate then
-                              local max2 = from2
-                              local x3 = s_Closed - 1
-                              if x3 > max2 then max2 = x3 end
-                              since = max2
-                            else
-                              since = from2
-                            end
-                          end
-                          local t3 = since - w.Offset
-                          local by3 = w.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain = left
-                          else
-                            local filled = 0
-                            do
-                              local rate = w.Rate
-                              local size = w.Size
-                              local x3 = size - left
-                              if n2 > (x3 - x3 % rate) / rate then
-                                filled = size
-                              else
-                                filled = left + n2 * rate
-                              end
-                            end
-                            gain = filled
-                          end
-                        end
+                        gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, f.End, end2)
                         local gain2 = 0
-                        do
-                          local left2 = line2.Left
-                          local t2 = end2 - w.Offset
-                          local by2 = w.Interval
-                          local since = 0
-                          do
-                            if w.Size > w.Rate then
-                              local max2 = s_Now
-                              local x3 = s_Closed - 1
-                              if x3 > max2 then max2 = x3 end
-                              since = max2
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local t3 = since - w.Offset
-                          local by3 = w.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain2 = left2
-                          else
-                            local filled = 0
-                            do
-                              local rate = w.Rate
-                              local size = w.Size
-                              local x3 = size - left2
-                              if n2 > (x3 - x3 % rate) / rate then
-                                filled = size
-                              else
-                                filled = left2 + n2 * rate
-                              end
-                            end
-                            gain2 = filled
-                          end
-                        end
+                        gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, end2)
                         ahead = gain < gain2 and gain or gain2
                       end
                       local i3 = l_Windows[l_Shortest].Unit
@@ -12190,78 +8901,10 @@ end
               local w = l_Windows[i2]
               local line2 = s_Lines[i2]
               local gain = 0
-              do
-                local left = line2.Promised
-                local t2 = slot - w.Offset
-                local by2 = w.Interval
-                local since = 0
-                do
-                  if w.Size > w.Rate then
-                    local max2 = s_Slot
-                    local x2 = s_Closed - 1
-                    if x2 > max2 then max2 = x2 end
-                    since = max2
-                  else
-                    since = s_Slot
-                  end
-                end
-                local t3 = since - w.Offset
-                local by3 = w.Interval
-                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                if n2 <= 0 then
-                  gain = left
-                else
-                  local filled = 0
-                  do
-                    local rate = w.Rate
-                    local size = w.Size
-                    local x2 = size - left
-                    if n2 > (x2 - x2 % rate) / rate then
-                      filled = size
-                    else
-                      filled = left + n2 * rate
-                    end
-                  end
-                  gain = filled
-                end
-              end
+              gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Promised, s_Slot, slot)
               local gain2 = 0
-              do
-                local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                local left = line2.Left + (x2 - x2 % 4096) / 4096
-                local t2 = slot - w.Offset
-                local by2 = w.Interval
-                local since = 0
-                do
-                  if w.Size > w.Rate then
-                    local max2 = s_Now
-                    local x3 = s_Closed - 1
-                    if x3 > max2 then max2 = x3 end
-                    since = max2
-                  else
-                    since = s_Now
-                  end
-                end
-                local t3 = since - w.Offset
-                local by3 = w.Interval
-                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                if n2 <= 0 then
-                  gain2 = left
-                else
-                  local filled = 0
-                  do
-                    local rate = w.Rate
-                    local size = w.Size
-                    local x3 = size - left
-                    if n2 > (x3 - x3 % rate) / rate then
-                      filled = size
-                    else
-                      filled = left + n2 * rate
-                    end
-                  end
-                  gain2 = filled
-                end
-              end
+              local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+              gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left + (x2 - x2 % 4096) / 4096, s_Now, slot)
               line2.Promised = gain < gain2 and gain or gain2
             end
             s_Slot = slot
@@ -12349,41 +8992,7 @@ end
                       local back2 = n2 * (w.Rate < w.Size and w.Rate or w.Size)
                       if n2 == 1 and slot == s_Now and line2.Promised > w.Rate then
                         local gain = 0
-                        do
-                          local left = line2.Left
-                          local t4 = s_Slot - w.Offset
-                          local by4 = w.Interval
-                          local since2 = 0
-                          do
-                            if w.Size > w.Rate then
-                              local max3 = s_Now
-                              local x3 = s_Closed - 1
-                              if x3 > max3 then max3 = x3 end
-                              since2 = max3
-                            else
-                              since2 = s_Now
-                            end
-                          end
-                          local t5 = since2 - w.Offset
-                          local by5 = w.Interval
-                          local n3 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                          if n3 <= 0 then
-                            gain = left
-                          else
-                            local filled = 0
-                            do
-                              local rate = w.Rate
-                              local size = w.Size
-                              local x3 = size - left
-                              if n3 > (x3 - x3 % rate) / rate then
-                                filled = size
-                              else
-                                filled = left + n3 * rate
-                              end
-                            end
-                            gain = filled
-                          end
-                        end
+                        gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Slot)
                         back2 = gain - line2.Left
                       end
                       local min2 = w.Size
@@ -12399,17 +9008,7 @@ end
                   local space = 0
                   do
                     local pace = 0
-                    do
-                      local max2 = (l_Guess - l_Guess % 8) / 8
-                      if 200 > max2 then max2 = 200 end
-                      local guess = l_Guess < max2 and l_Guess or max2
-                      local x2 = (s_Held + guess) * 1000
-                      local y = (s_Ended + 1) * l_Tokens
-                      local max3 = 1
-                      local x3 = (x2 - x2 % y) / y
-                      if x3 > max3 then max3 = x3 end
-                      pace = max3
-                    end
+                    pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                     local pace2 = pace
                     local done
                     for i2 = 0, l_Windows_n - 1 do
@@ -12678,78 +9277,10 @@ end
           local w = l_Windows[i2]
           local line2 = s_Lines[i2]
           local gain = 0
-          do
-            local left = line2.Promised
-            local t2 = slot - w.Offset
-            local by2 = w.Interval
-            local since = 0
-            do
-              if w.Size > w.Rate then
-                local max2 = s_Slot
-                local x2 = s_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
-              else
-                since = s_Slot
-              end
-            end
-            local t3 = since - w.Offset
-            local by3 = w.Interval
-            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-            if n2 <= 0 then
-              gain = left
-            else
-              local filled = 0
-              do
-                local rate = w.Rate
-                local size = w.Size
-                local x2 = size - left
-                if n2 > (x2 - x2 % rate) / rate then
-                  filled = size
-                else
-                  filled = left + n2 * rate
-                end
-              end
-              gain = filled
-            end
-          end
+          gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Promised, s_Slot, slot)
           local gain2 = 0
-          do
-            local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-            local left = line2.Left + (x2 - x2 % 4096) / 4096
-            local t2 = slot - w.Offset
-            local by2 = w.Interval
-            local since = 0
-            do
-              if w.Size > w.Rate then
-                local max2 = s_Now
-                local x3 = s_Closed - 1
-                if x3 > max2 then max2 = x3 end
-                since = max2
-              else
-                since = s_Now
-              end
-            end
-            local t3 = since - w.Offset
-            local by3 = w.Interval
-            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-            if n2 <= 0 then
-              gain2 = left
-            else
-              local filled = 0
-              do
-                local rate = w.Rate
-                local size = w.Size
-                local x3 = size - left
-                if n2 > (x3 - x3 % rate) / rate then
-                  filled = size
-                else
-                  filled = left + n2 * rate
-                end
-              end
-              gain2 = filled
-            end
-          end
+          local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+          gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left + (x2 - x2 % 4096) / 4096, s_Now, slot)
           line2.Promised = gain < gain2 and gain or gain2
         end
         s_Slot = slot
@@ -12902,17 +9433,7 @@ else
     local n2 = s_Next - (s_Head - s_Head % 16) / 16
     if n2 > 0 then
       local pace = 0
-      do
-        local max2 = (l_Guess - l_Guess % 8) / 8
-        if 200 > max2 then max2 = 200 end
-        local guess = l_Guess < max2 and l_Guess or max2
-        local x2 = (s_Held + guess) * 1000
-        local y = (s_Ended + 1) * l_Tokens
-        local max3 = 1
-        local x3 = (x2 - x2 % y) / y
-        if x3 > max3 then max3 = x3 end
-        pace = max3
-      end
+      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
       local pace2 = pace
       local min2 = n2
       local x2 = (1125899906842624 - 1125899906842624 % pace2) / pace2
