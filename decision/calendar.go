@@ -155,7 +155,7 @@ func (x *Shared) in(n, booked int64) int64 {
 	l, after := x.Limits, int64(0)
 	for i := range l.Windows {
 		if w := &l.Windows[i]; w.Interval < l.Grain && l.PerGrain/l.Parts[w.Unit] > w.Rate {
-			after = max(after, x.expects(booked%x.rate, int64(i))/w.Rate*w.Interval%l.Grain)
+			after = max(after, x.expects(booked%(x.rate+x.more), int64(i))/w.Rate*w.Interval%l.Grain)
 		}
 	}
 	if x.short && booked >= min(l.Tokens, mostBooked)*x.units {
@@ -167,8 +167,9 @@ func (x *Shared) in(n, booked int64) int64 {
 // holds reports whether a time is in the calendar.
 func (x *Shared) holds(t int64) bool { return x.State.Calendars[0].holds(x.Limits.grain(t)) }
 
-// open returns the first grain from one on in which the windows that are longer than a grain are not booked up for an operation.
-func (x *Shared) open(op *Op, n int64) int64 {
+// open returns the first grain from one on in which the windows that are longer than a grain are not booked up for an operation. A
+// grain counts at most as much as most.
+func (x *Shared) open(op *Op, n, most int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	open, t := n, l.begin(n)
 	for i := range l.Windows {
@@ -179,7 +180,7 @@ func (x *Shared) open(op *Op, n int64) int64 {
 			} else {
 				from = l.whole(w.begin(w.interval(t)))
 			}
-			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, x.rate), int64(i)) >= brings {
+			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, most), int64(i)) >= brings {
 				open = max(open, end)
 			}
 		}
@@ -208,7 +209,7 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 		n++
 	}
 	first := n <= c.Front && !x.apart
-	if first && !(op.back() && x.fits() && x.longer && x.open(op, n) == n) { // else it leaves room in the interval of a longer window
+	if first && !(op.back() && x.fits() && x.longer && x.open(op, n, x.rate) == n) { // else it leaves room in the interval of a longer window
 		n = c.Front
 	}
 	end, at := c.Head+Grains, int64(0)
@@ -216,10 +217,10 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 	for n < end && n != at {
 		at = n
 		booked += c.at(n)
-		if c.at(n) >= x.serves(n) && (x.apart || !x.surplus(op, booked, l.begin(n))) {
+		if c.at(n) >= x.serves(n) && (x.apart || !x.surplus(op, booked, l.begin(n), first) || x.open(op, n, mostBooked) > n) {
 			n++
 		} else {
-			n = x.open(op, n)
+			n = x.open(op, n, x.rate)
 			booked += c.Units.Sum(at+1-c.Head, n-c.Head, mostBooked)
 		}
 	}

@@ -45,6 +45,7 @@ type Shared struct {
 	spare   bool  // it takes capacity that booked operations leave, in the windows without room
 	here    bool  // a newcomer has its share of this grain, whose windows are not used up, but booked: see look
 	longer  bool  // it counts in a window that is longer than a grain
+	more    int64 // what shorter windows have gathered beside the gain of a grain, in the calendar
 	apart   bool  // it takes nothing of a unit that others have asked for lately, and tokens are not short
 	token   bool  // only a token is short, or capacity that operations in flight will probably give back: it waits for its turn
 	refund  int64 // when that capacity is probably back; 0 if a window has room before
@@ -134,7 +135,7 @@ func (x *Shared) windows(op *Op) bool {
 	c, s, l, now := &x.State.Calendars[0], x.State, x.Limits, x.State.Now
 	end := l.begin(c.Head+1) - 1
 	x.bound, x.spare, x.room, x.apart, x.longer = BoundNone, true, true, false, false
-	x.refund, x.wait = 0, l.pace(s)*3/4
+	x.refund, x.wait, x.more = 0, l.pace(s)*3/4, 0
 	leaves := !op.back() && !op.Urgent && !x.short
 	due := c.at(c.Head)
 	if op.back() { // what is less than a quarter of it is probably no operation: its grain was booked at the rate of then
@@ -147,6 +148,9 @@ func (x *Shared) windows(op *Op) bool {
 		x.apart = x.apart || cost == 0 && !x.short && 1000*c.Asked[w.Unit] > c.Largest
 		if cost > 0 {
 			x.longer = x.longer || w.Interval > l.Grain
+			if w.Size > w.Rate && w.Interval <= l.Grain {
+				x.more = max(x.more, l.booked(parts(max(0, line.Left), l.Parts[w.Unit])))
+			}
 			if left < cost && x.bound == BoundNone {
 				x.bound = BoundWindow + Bound(i)
 			}
@@ -269,17 +273,27 @@ func (x *Shared) run(f *Flow, op *Op) {
 }
 
 // surplus reports whether the windows have gathered enough by t for the operation and the booked units. A limit that is far from
-// short delays nothing, and a window that gathers while a longer one is used up has room for more than a grain brings.
-func (x *Shared) surplus(op *Op, booked, t int64) bool {
-	l := x.Limits
+// short delays nothing, and a window that gathers while another one is used up has room for more than a grain brings. If one has
+// gathered, another that does not gather has room for as much as it brings in the grain of t. full tells that the grains before have no
+// room: then a window beside such a one is not full before t, and keeps all that it gains.
+func (x *Shared) surplus(op *Op, booked, t int64, full bool) bool {
+	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	if x.short && !x.fits() {
 		return false
 	}
+	n := l.grain(t)
 	for i := range l.Windows {
-		w := &l.Windows[i]
-		gathers := w.Size > w.Rate || w.Interval <= l.Grain // else see open
-		if cost := op.Cost[w.Unit]; cost > 0 && gathers && w.gain(x.State, x.State.Lines[i].Left, x.State.Now, t) < x.expects(booked, int64(i))+cost {
-			return false
+		w, line := &l.Windows[i], &s.Lines[i]
+		if cost := op.Cost[w.Unit]; cost > 0 && (w.Size > w.Rate || w.Interval <= l.Grain) { // else see open
+			left, due := w.gain(s, line.Left, s.Now, t), booked
+			if w.Size <= w.Rate && x.more > 0 && n > c.Head {
+				left, due = min(l.Grain/w.Interval, MostUnits/w.Size)*w.Size, c.at(n)
+			} else if w.Size > w.Rate && full && !x.longer && len(l.Windows) > 1 {
+				left = line.Left + min(max(0, w.interval(t)-w.interval(w.since(s, s.Now))), MostUnits/w.Rate)*w.Rate
+			}
+			if left < x.expects(due, int64(i))+cost {
+				return false
+			}
 		}
 	}
 	return true
@@ -321,7 +335,7 @@ func (x *Shared) place(f *Flow, op *Op, t int64, another bool) int64 {
 	}
 	if another { // operations come at the rate of the limit, unless it is far from short, or the last slot is too late to be of the same ones
 		next, all := s.Slot+min(l.Grain, bound/max(1, x.units))*x.units/x.rate, x.backlogs()
-		if s.Slot >= t && s.Slot < t+(all/1024+1)*l.Grain && !x.surplus(op, 4*all*x.rate/1024, t) {
+		if s.Slot >= t && s.Slot < t+(all/1024+1)*l.Grain && !x.surplus(op, 4*all*x.rate/1024, t, false) {
 			return next
 		}
 		return t
@@ -408,7 +422,7 @@ func (x *Shared) first(f *Flow, op *Op, t int64) int64 {
 		x.shares(f, op)
 	}
 	if c.holds(n) {
-		if (x.fits() || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t) && x.open(op, n) == n {
+		if (x.fits() || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t, false) && x.open(op, n, x.rate) == n {
 			return t
 		}
 		n = x.seek(op, t)

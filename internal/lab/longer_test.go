@@ -298,10 +298,43 @@ func playBacklogs(t *testing.T, loads, salt uint64, postponements, times float64
 	tell(t, mean > times, "on average the loads take %.3f times as long as at best, want at most %.2f", mean, times)
 }
 
+// A window that gathers capacity, and another one that bounds its use: 1,000 calls with 5 more a second, at most 20 a second. Messages
+// use what has gathered as early as the other window allows, in any order of arrival. If the other window is longer than a grain, they
+// come back about as often as without it.
+func TestSharedGatheredBesideAnother(t *testing.T) {
+	type window = drip.Window
+	for _, c := range []struct {
+		first, second        window
+		messages, shops      int
+		times, postponements float64
+	}{
+		{window{Size: 100, RefreshRate: 5, RefreshInterval: 10 * time.Second}, window{Size: 10, RefreshInterval: 10 * time.Second}, 300, 20, 1.01, 1.6},
+		{window{Size: 100, RefreshRate: 5, RefreshInterval: 10 * time.Second}, window{Size: 10, RefreshInterval: 10 * time.Second}, 300, 1, 1.01, 1},
+		{window{Size: 100, RefreshRate: 2, RefreshInterval: time.Second}, window{Size: 5, RefreshInterval: time.Second}, 300, 20, 1.01, 1.6},
+		{window{Size: 1000, RefreshRate: 5, RefreshInterval: time.Second}, window{Size: 20, RefreshInterval: time.Second}, 1000, 20, 1.01, 1.6},
+		{window{Size: 1000, RefreshRate: 5, RefreshInterval: time.Second}, window{Size: 20, RefreshInterval: time.Second}, 3000, 20, 1.01, 1.6},
+		{window{Size: 1000, RefreshRate: 5, RefreshInterval: time.Second}, window{Size: 2, RefreshInterval: 100 * time.Millisecond}, 3000, 20, 1.01, 1.6},
+		{window{Size: 1000, RefreshRate: 5, RefreshInterval: time.Second}, window{Size: 10, RefreshInterval: 2 * time.Second}, 3000, 20, 1.05, 2.4},
+		{window{Size: 500, RefreshRate: 5, RefreshInterval: time.Second}, window{Size: 6, RefreshInterval: 2 * time.Second}, 500, 1, 1.05, 2.4},
+		{window{Size: 2000, RefreshRate: 20, RefreshInterval: time.Minute}, window{Size: 120, RefreshInterval: 10 * time.Minute}, 3000, 20, 1.05, 2.4},
+	} {
+		for _, how := range []order{shuffled, byEntity, inTurn} {
+			nearFluid(t, SharedScenario{
+				Name: fmt.Sprintf("%d + %d/%v, %d/%v, %d messages of %d shops, order %d", c.first.Size, c.first.RefreshRate, c.first.RefreshInterval,
+					c.second.Size, c.second.RefreshInterval, c.messages, c.shops, how),
+				Options: within(plenty, plenty, drip.Limit{
+					Size: c.first.Size, RefreshRate: c.first.RefreshRate, RefreshInterval: c.first.RefreshInterval, Windows: []window{c.second},
+				}),
+				Entities: entities(c.shops), Operation: Fixed(50 * time.Millisecond), Messages: sent(how, times(c.shops, c.messages/c.shops)...),
+			}, c.times, c.postponements)
+		}
+	}
+}
+
 // A window that gathers capacity, beside a longer one in the same shared limit: while the longer one is used up, the other one
 // gathers, and messages use that as early as at best.
 func TestSharedGathersBesideALongerWindow(t *testing.T) {
-	playBacklogs(t, 150, 1, 5, 1.04, func(rnd *rand.Rand, pick func(...int) int) atOnce {
+	playBacklogs(t, 600, 1, 5, 1.04, func(rnd *rand.Rand, pick func(...int) int) atOnce {
 		interval, k := time.Duration(pick(20, 60, 600, 3600))*time.Second, pick(3, 6, 24)
 		rate, shops := pick(1, 5, 20), pick(1, 3, 10)
 		size := max(1, rate*k*pick(3, 6, 9, 20)/10)

@@ -2893,7 +2893,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     local pace = 0
     pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
     local x2 = pace * 3
-    x.refund, x.wait = 0, (x2 - x2 % 4) / 4
+    x.refund, x.wait, x.more = 0, (x2 - x2 % 4) / 4, 0
     local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not op_Urgent and not x.short
     local n4 = c3.Head
     local due2 = c3.Units.At(n4 - c3.Head)
@@ -2965,6 +2965,22 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       x.apart = is3
       if cost2 > 0 then
         x.longer = x.longer or w.Interval > x.Limits_Grain
+        if w.Size > w.Rate and w.Interval <= x.Limits_Grain then
+          local n5 = 0 > line2.Left and 0 or line2.Left
+          local i5 = w.Unit
+          local each2 = i5 == 0 and x.Limits_Parts_0 or i5 == 1 and x.Limits_Parts_1 or i5 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local y = 1 > each2 and 1 or each2
+          local min2 = n5
+          local x3 = (1099511627776 - 1099511627776 % y) / y
+          if x3 < min2 then min2 = x3 end
+          local part = min2 * each2
+          local x4 = part + x.Limits_Scale - 1
+          local y2 = x.Limits_Scale
+          local min3 = (x4 - x4 % y2) / y2
+          if 17179869184 < min3 then min3 = 17179869184 end
+          local x5 = min3 < 16777215 and min3 or 16777215
+          if x5 > x.more then x.more = x5 end
+        end
         if left < cost2 and x.bound == 0 then
           x.bound = 4 + i2
         end
@@ -3359,7 +3375,7 @@ function Shared_in(x, n, booked)
       end
       if is2 then
         local expects = 0
-        expects = Shared_expects(x, booked % x.rate, i2)
+        expects = Shared_expects(x, booked % (x.rate + x.more), i2)
         local y2 = w.Rate
         local x3 = (expects - expects % y2) / y2 * w.Interval % x.Limits_Grain
         if x3 > after2 then after2 = x3 end
@@ -3378,7 +3394,7 @@ function Shared_in(x, n, booked)
   in2 = n * x.Limits_Grain + x.Limits_Zero + after2
   return in2
 end
-function Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n)
+function Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n, most)
   local open2 = 0
   local c2 = x.State_Calendars[0]
   local open3 = n
@@ -3438,7 +3454,7 @@ function Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n)
           end
         end
         local expects = 0
-        expects = Shared_expects(x, c2.Units.Sum(from2 - c2.Head, end2 - c2.Head, x.rate), i2)
+        expects = Shared_expects(x, c2.Units.Sum(from2 - c2.Head, end2 - c2.Head, most), i2)
         if expects >= brings then
           if end2 > open3 then open3 = end2 end
         end
@@ -3474,7 +3490,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
     local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.bound == 0 and x.longer
     if is3 then
       local open2 = 0
-      open2 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2)
+      open2 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, x.rate)
       is3 = open2 == n2
     end
     is4 = not is3
@@ -3501,35 +3517,75 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
         serves = ((x4 - x4 % each2) / each2 - (x5 - x5 % each2) / each2) * each2
       end
     end
-    local is6 = c2.Units.At(n2 - c2.Head) >= serves
-    if is6 then
+    local is7 = c2.Units.At(n2 - c2.Head) >= serves
+    if is7 then
       local is5 = x.apart
       if not is5 then
         local surplus = false
         do
           local t2 = n2 * x.Limits_Grain + x.Limits_Zero
+          local c3 = x.State_Calendars[0]
           if x.short and not (x.bound == 0) then
             surplus = false
           else
+            local max4 = 0
+            local x4 = t2 - x.Limits_Zero
+            if x4 > max4 then max4 = x4 end
+            local y2 = x.Limits_Grain
+            local n3 = (max4 - max4 % y2) / y2
             local done
             for i2 = 0, x.Limits_Windows_n - 1 do
               local w = x.Limits_Windows[i2]
-              local gathers = w.Size > w.Rate or w.Interval <= x.Limits_Grain
+              local line2 = x.State_Lines[i2]
               do
                 local i3 = w.Unit
                 local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                local is5 = cost2 > 0 and gathers
-                if is5 then
+                if cost2 > 0 and (w.Size > w.Rate or w.Interval <= x.Limits_Grain) then
                   local gain = 0
-                  gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, x.State_Lines[i2].Left, x.State_Now, t2)
+                  gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, line2.Left, x.State_Now, t2)
+                  local left = gain
+                  local due = booked
+                  if w.Size <= w.Rate and x.more > 0 and n3 > c3.Head then
+                    local x5 = x.Limits_Grain
+                    local y3 = w.Interval
+                    local y4 = w.Size
+                    local min2 = (x5 - x5 % y3) / y3
+                    local x6 = (1099511627776 - 1099511627776 % y4) / y4
+                    if x6 < min2 then min2 = x6 end
+                    left, due = min2 * w.Size, c3.Units.At(n3 - c3.Head)
+                  elseif w.Size > w.Rate and first2 and not x.longer and x.Limits_Windows_n > 1 then
+                    local t3 = t2 - w.Offset
+                    local by2 = w.Interval
+                    local since = 0
+                    do
+                      local from2 = x.State_Now
+                      if w.Size > w.Rate then
+                        local max5 = from2
+                        local x5 = x.State_Closed - 1
+                        if x5 > max5 then max5 = x5 end
+                        since = max5
+                      else
+                        since = from2
+                      end
+                    end
+                    local t4 = since - w.Offset
+                    local by3 = w.Interval
+                    local max5 = 0
+                    local x5 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                    if x5 > max5 then max5 = x5 end
+                    local y3 = w.Rate
+                    local min2 = max5
+                    local x6 = (1099511627776 - 1099511627776 % y3) / y3
+                    if x6 < min2 then min2 = x6 end
+                    left = line2.Left + min2 * w.Rate
+                  end
                   local expects = 0
-                  expects = Shared_expects(x, booked, i2)
-                  is5 = gain < expects + cost2
-                end
-                if is5 then
-                  surplus = false
-                  done = true
-                  break
+                  expects = Shared_expects(x, due, i2)
+                  if left < expects + cost2 then
+                    surplus = false
+                    done = true
+                    break
+                  end
                 end
               end
             end
@@ -3540,14 +3596,20 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
         end
         is5 = not surplus
       end
-      is6 = is5
+      local is6 = is5
+      if not is6 then
+        local open3 = 0
+        open3 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, 16777215)
+        is6 = open3 > n2
+      end
+      is7 = is6
     end
-    if is6 then
+    if is7 then
       n2 = n2 + 1
     else
-      local open3 = 0
-      open3 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2)
-      n2 = open3
+      local open4 = 0
+      open4 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, x.rate)
+      n2 = open4
       booked = booked + c2.Units.Sum(at2 + 1 - c2.Head, n2 - c2.Head, 16777215)
     end
   end
@@ -3572,30 +3634,70 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
   seek = n2 > x.gathered and n2 or x.gathered
   return seek
 end
-function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t)
+function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t, full)
   local surplus = false
+  local c2 = x.State_Calendars[0]
   if x.short and not (x.bound == 0) then
     surplus = false
   else
+    local max2 = 0
+    local x2 = t - x.Limits_Zero
+    if x2 > max2 then max2 = x2 end
+    local y = x.Limits_Grain
+    local n2 = (max2 - max2 % y) / y
     local done
     for i2 = 0, x.Limits_Windows_n - 1 do
       local w = x.Limits_Windows[i2]
-      local gathers = w.Size > w.Rate or w.Interval <= x.Limits_Grain
+      local line2 = x.State_Lines[i2]
       do
         local i3 = w.Unit
         local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-        local is2 = cost2 > 0 and gathers
-        if is2 then
+        if cost2 > 0 and (w.Size > w.Rate or w.Interval <= x.Limits_Grain) then
           local gain = 0
-          gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, x.State_Lines[i2].Left, x.State_Now, t)
+          gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, line2.Left, x.State_Now, t)
+          local left = gain
+          local due = booked
+          if w.Size <= w.Rate and x.more > 0 and n2 > c2.Head then
+            local x3 = x.Limits_Grain
+            local y2 = w.Interval
+            local y3 = w.Size
+            local min2 = (x3 - x3 % y2) / y2
+            local x4 = (1099511627776 - 1099511627776 % y3) / y3
+            if x4 < min2 then min2 = x4 end
+            left, due = min2 * w.Size, c2.Units.At(n2 - c2.Head)
+          elseif w.Size > w.Rate and full and not x.longer and x.Limits_Windows_n > 1 then
+            local t2 = t - w.Offset
+            local by2 = w.Interval
+            local since = 0
+            do
+              local from2 = x.State_Now
+              if w.Size > w.Rate then
+                local max3 = from2
+                local x3 = x.State_Closed - 1
+                if x3 > max3 then max3 = x3 end
+                since = max3
+              else
+                since = from2
+              end
+            end
+            local t3 = since - w.Offset
+            local by3 = w.Interval
+            local max3 = 0
+            local x3 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+            if x3 > max3 then max3 = x3 end
+            local y2 = w.Rate
+            local min2 = max3
+            local x4 = (1099511627776 - 1099511627776 % y2) / y2
+            if x4 < min2 then min2 = x4 end
+            left = line2.Left + min2 * w.Rate
+          end
           local expects = 0
-          expects = Shared_expects(x, booked, i2)
-          is2 = gain < expects + cost2
-        end
-        if is2 then
-          surplus = false
-          done = true
-          break
+          expects = Shared_expects(x, due, i2)
+          if left < expects + cost2 then
+            surplus = false
+            done = true
+            break
+          end
         end
       end
     end
@@ -4036,7 +4138,7 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
         if is3 then
           local surplus = false
           local x5 = 4 * all2 * x.rate
-          surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, (x5 - x5 % 1024) / 1024, t)
+          surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, (x5 - x5 % 1024) / 1024, t, false)
           is3 = not surplus
         end
         if is3 then
@@ -4064,13 +4166,13 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
               local is3 = x.bound == 0 or x.bound >= 4 and n3 > c4.Head
               if is3 then
                 local surplus = false
-                surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t)
+                surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t, false)
                 is3 = surplus
               end
               local is4 = is3
               if is4 then
                 local open2 = 0
-                open2 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n3)
+                open2 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n3, x.rate)
                 is4 = open2 == n3
               end
               if is4 then
