@@ -33,8 +33,8 @@ func contentOf(body []byte) (c content) {
 	var b struct {
 		Message string
 		Errors  []struct {
-			Type       string
-			Extensions struct{ Code string }
+			Type, Message string
+			Extensions    struct{ Code string }
 		}
 		Extensions struct {
 			Cost struct {
@@ -49,7 +49,8 @@ func contentOf(body []byte) (c content) {
 	_ = json.Unmarshal(body, &b) // a value of another type stays empty
 	c.forbidden = strings.Contains(strings.ToLower(b.Message), "rate limit")
 	for _, e := range b.Errors {
-		c.throttled = c.throttled || e.Extensions.Code == "THROTTLED" || e.Type == "RATE_LIMITED" || e.Type == "RATE_LIMIT"
+		c.throttled = c.throttled || e.Extensions.Code == "THROTTLED" || e.Type == "RATE_LIMITED" || e.Type == "RATE_LIMIT" ||
+			strings.Contains(strings.ToLower(e.Message), "secondary rate limit") // GitHub documents no type of it
 	}
 	if t := b.Extensions.Cost.ThrottleStatus; t.RestoreRate > 0 && t.MaximumAvailable > 0 {
 		units := func(n float64) int64 { return int64(min(max(0, n), mostNumber)) }

@@ -60,8 +60,8 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 //   - The status is 503 or 529, and there is a Retry-After. The status is 403, and there is one above 0: Confluence sends
 //     0 with calls that it does not refuse.
 //   - The status is 403, and nothing is left of a quota, as with GitHub and Salesforce.
-//   - The body says so: 200 with a GraphQL error THROTTLED (Shopify), RATE_LIMITED or RATE_LIMIT (GitHub), 403 with
-//     REQUEST_LIMIT_EXCEEDED (Salesforce) or a message about the rate limit (GitHub).
+//   - The body says so: 200 with a GraphQL error THROTTLED (Shopify), RATE_LIMITED, RATE_LIMIT or about a secondary rate
+//     limit (GitHub), 403 with REQUEST_LIMIT_EXCEEDED (Salesforce) or a message about the rate limit (GitHub).
 //
 // The time to wait is the Retry-After. Without one it lasts until Shopify's bucket has the missing points, or until all
 // quotas that are used up are reset. If none tells that it is used up, quotas without a Remaining count as used up.
@@ -70,6 +70,7 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 //
 // Sources, read in November 2026: RFC 9110 section 10.2.3; draft-ietf-httpapi-ratelimit-headers 03 to 11;
 // https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api;
+// https://docs.github.com/en/graphql/overview/rate-limits-and-query-limits-for-the-graphql-api;
 // https://developer.xero.com/faq/limits;
 // https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines;
 // https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/headers_api_usage.htm;

@@ -182,6 +182,10 @@ func TestParse(t *testing.T) {
 			200, "x-ratelimit-remaining: 14", `{"errors":[{"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"API rate limit already exceeded for user ID 1."}]}`,
 			throttled(0, requests("", Unknown, 14, 0, 0)),
 		},
+		"GitHub, GraphQL, secondary": {
+			200, "Retry-After: 60\nx-ratelimit-remaining: 4990", `{"data":null,"errors":[{"message":"You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}]}`,
+			throttled(m, requests("", Unknown, 4990, 0, 0)),
+		},
 		"seconds": {429, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 58.37", "", throttled(58370*time.Millisecond, requests("", Unknown, 0, 0, 58370*time.Millisecond))},
 		"milliseconds since 1970": {
 			429, "X-Rate-Limit-Remaining: 0\nX-Rate-Limit-Reset: 1795262412500", "", throttled(12500*time.Millisecond, requests("", Unknown, 0, 0, 12500*time.Millisecond)),
