@@ -125,7 +125,7 @@ type Report struct {
 	drip.Status
 	Limits  bool // they are known
 	Given   bool // they are the limits of the Judge, not the stored ones
-	Changed bool // the last decision was made by other ones
+	Changed bool // the last decision was surely made by other ones
 
 	Within   int       // the number of shared limits that its operations were within; 0 if the Judge has shared limits
 	Plain    int       // tokens without a lease
@@ -191,10 +191,11 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 	return r, err
 }
 
-// changed tells whether the limits in force differ from the stored ones.
+// changed reports whether the limits in force surely differ from the stored ones. Stored limits at a level are rounded, so it cannot
+// compare them.
 func changed(windows []drip.WindowStatus, stored decision.State, now int64) bool {
 	l, known := stored.Limits()
-	return known && !slices.EqualFunc(windows, l.InForce(&stored, now).Windows, func(a drip.WindowStatus, b decision.Window) bool {
+	return known && stored.Level() == 1 && !slices.EqualFunc(windows, l.InForce(&stored, now).Windows, func(a drip.WindowStatus, b decision.Window) bool {
 		if b.Series != 0 { // the stored interval of the calendar has another beginning and length
 			b.Interval = a.RefreshInterval.Milliseconds()
 			b.Offset = a.Refresh.UnixMilli() - b.Interval

@@ -62,6 +62,27 @@ func TestReportOfACalendar(t *testing.T) {
 	}
 }
 
+// Limits that have not changed do not count as changed while the level rises that was in force at the last decision.
+func TestReportAfterALevel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		o := drip.Options{Size: 11, RefreshRate: 11, Follow: true, Storage: s}
+		b := buckettest.New(t, o)
+		j, err := NewJudge(&o, s)
+		ok(t, err)
+		ok(t, b.Throttled(t.Context(), "shop", time.Second))
+		buckettest.Admit(t, b, "shop", drip.Request{})
+		for range 70 {
+			e, err := Read(t.Context(), s, "shop")
+			ok(t, err)
+			if r, err := j.Report(t.Context(), e); err != nil || r.Changed {
+				t.Fatalf("at a level of %v, then %v, the limits count as changed: %v, %v", e.State.Level(), r.Level, r.Windows, err)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // A Judge that is asked often tells of a shared limit what a newcomer is told now, although it does not read the limit for each entity.
 func TestReportWithinABusyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
