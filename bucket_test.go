@@ -155,6 +155,7 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		{drip.Options{Windows: []drip.Window{{Size: 1, RefreshInterval: time.Second, Unit: "calls"}}}, `drip: Options.Windows[0].Unit is "calls"; leave it empty to count calls`},
 		{drip.Options{Shared: map[string]drip.Limit{"app": {Windows: []drip.Window{{}, {Unit: "\xff"}}}}}, `drip: Options.Shared["app"].Windows[1].Unit is "\xff"; it must be valid UTF-8`},
 		{drip.Options{Lease: time.Minute, MaxLease: time.Second}, "drip: Options.MaxLease is 1s; it must be at least Lease, which is 1m0s"},
+		{drip.Options{Start: time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC)}, "drip: Options.Start is 1600-01-01 00:00:00 +0000 UTC; it must be within 278 years of 1970"},
 		{drip.Options{WaitForToken: 1500 * time.Microsecond}, "drip: Options.WaitForToken is 1.5ms; it must be whole milliseconds, at least 1ms, or 0 for the default"},
 	} {
 		if _, err := drip.New(c.o); err == nil || err.Error() != c.want {

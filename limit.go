@@ -210,6 +210,7 @@ func (o *Options) limits(units units, by asked) (decision.Limits, error) {
 	l.Lease = milliseconds("Lease", o.Lease)
 	l.MaxLease = milliseconds("MaxLease", o.MaxLease)
 	l.Start = unixMilli(o.Start)
+	check(l.Start > -decision.LastTime && l.Start <= decision.LastTime, "Start is %v; it must be within 278 years of 1970", o.Start)
 	for i, w := range o.Windows {
 		name := fmt.Sprintf("Windows[%d].", i)
 		check(w.Size != 0 && (w.RefreshInterval != 0 || w.Align.Calendar()), "%sSize and RefreshInterval are required", name)
