@@ -124,6 +124,7 @@ func ExamplePresets() {
 	// Amazon SP-API getDefinitionsProductType
 	// Amazon SP-API searchDefinitionsProductTypes
 	// Xero
+	// Xero, Starter
 	// QuickBooks Online
 	// QuickBooks Online batch
 	// Airtable

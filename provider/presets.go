@@ -259,12 +259,16 @@ func amazonApps() (all []Preset) {
 }
 
 func xero() []Preset {
+	calls := func(aDay int) []Rule {
+		return rules(SlidingWindow(60, time.Minute), SlidingWindow(aDay, day).Burst(aDay/4), Concurrency(5))
+	}
 	return Preset{
 		Name: "Xero", Entity: "tenant", Wait: time.Minute,
-		About:  "All tenants of an app have 10,000 calls a minute together.",
+		About: "All tenants of an app have 10,000 calls a minute together. An app of the free tier, Starter, has 1,000 calls a day of each " +
+			"tenant, one of any other tier 5,000.",
 		Shared: map[string][]Rule{"app": rules(SlidingWindow(10_000, time.Minute))},
-		Source: "https://developer.xero.com/faq/limits",
-	}.each(variant{"", rules(SlidingWindow(60, time.Minute), SlidingWindow(5000, day).Burst(1250), Concurrency(5))})
+		Source: "https://developer.xero.com/documentation/best-practices/api-call-efficiencies/rate-limits",
+	}.each(variant{"", calls(5000)}, variant{", Starter", calls(1000)})
 }
 
 func quickBooks() []Preset {
