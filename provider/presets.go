@@ -274,7 +274,8 @@ func xero() []Preset {
 func quickBooks() []Preset {
 	return Preset{
 		Name: "QuickBooks Online", Entity: "realm and app", Wait: time.Minute,
-		About:  "10 calls a second of an app, and 500 a minute, which all apps of a company share. Batches have limits of their own.",
+		About: "10 calls a second of an app, and 500 a minute, which all apps of a company share. Batches have limits of their own. An app of " +
+			"the Builder tier also has 500,000 CorePlus calls a month, which this leaves out.",
 		Source: "https://developer.intuit.com/app/developer/qbo/docs/learn/limits-and-throttles",
 	}.each(
 		variant{"", rules(SlidingWindow(10, time.Second), SlidingWindow(500, time.Minute))},
