@@ -107,6 +107,7 @@ func ExamplePresets() {
 	// HubSpot, Free and Starter
 	// HubSpot, Professional
 	// HubSpot, Enterprise
+	// HubSpot, marketplace app
 	// HubSpot, search
 	// Slack, tier 2
 	// Slack, tier 3

@@ -183,13 +183,15 @@ func gitHub() []Preset {
 func hubSpot() []Preset {
 	return Preset{
 		Name: "HubSpot, ", Entity: "app and portal", Wait: 10 * time.Second,
-		About: "The ten seconds are an app's, the day is shared by all apps of a portal and ends at its midnight. Sources differ on " +
-			"the day of Professional; this is the lowest.",
+		About: "The plans are for apps that are distributed privately: the ten seconds are an app's, the day is shared by all apps of a " +
+			"portal and ends at its midnight. Sources differ on the day of Professional; this is the lowest. An app of the marketplace has " +
+			"the same limit in each portal, whatever its plan.",
 		Source: "https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines",
 	}.each(
 		variant{"Free and Starter", rules(SlidingWindow(100, 10*time.Second), SlidingWindow(250_000, day).Burst(62_500))},
 		variant{"Professional", rules(SlidingWindow(190, 10*time.Second), SlidingWindow(625_000, day).Burst(156_250))},
 		variant{"Enterprise", rules(SlidingWindow(190, 10*time.Second), SlidingWindow(1_000_000, day).Burst(250_000))},
+		variant{"marketplace app", rules(SlidingWindow(110, 10*time.Second))},
 		variant{"search", rules(SlidingWindow(4, time.Second))},
 	)
 }
