@@ -288,7 +288,8 @@ func quickBooks() []Preset {
 func airtable() []Preset {
 	return Preset{
 		Name: "Airtable", Entity: "base", Wait: 30 * time.Second,
-		About:  "The bases that the tokens of one user reach have 50 calls a second. After a refusal nothing succeeds for 30 seconds.",
+		About: "The bases that the tokens of one user reach have 50 calls a second. After a refusal nothing succeeds for 30 seconds. A " +
+			"workspace of the plan Free or Team also has a limit a month, which this leaves out.",
 		Shared: map[string][]Rule{"user": rules(SlidingWindow(50, time.Second))},
 		Source: "https://airtable.com/developers/web/api/rate-limits",
 	}.each(variant{"", rules(SlidingWindow(5, time.Second))})
