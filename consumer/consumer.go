@@ -106,7 +106,8 @@ type Options struct {
 	// zero Request, which costs 1 and is within all shared limits.
 	Request func(d *amqp.Delivery) drip.Request
 
-	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: messages wait.
+	// FailOpen runs messages without a limit while the limiter gives no answer, and lets handlers go on whose lease ends
+	// then. Defaults to false: messages wait, and the context of such a handler ends.
 	FailOpen bool
 
 	// Handler does the work. The Consumer calls it from many goroutines at once. Its context ends when the drain time is

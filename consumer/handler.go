@@ -37,7 +37,8 @@ type Operation = worker.Operation
 func OperationOf(ctx context.Context) *Operation { return worker.OperationOf(ctx) }
 
 // ErrLeaseLost is the cause of a handler's context whose lease could not be renewed. The operation has taken longer
-// than the bucket's MaxLease, or the limiter was unreachable for too long. Other operations may take its token now.
+// than the bucket's MaxLease, or the limiter was unreachable for too long and Options.FailOpen is not set. Other
+// operations may take its token now.
 var ErrLeaseLost = worker.ErrLeaseLost
 
 // Handlers and messages have the errors of package worker, and ErrExpired.

@@ -13,7 +13,8 @@ import (
 )
 
 // ErrLeaseLost is the cause of an operation's context whose lease could not be renewed. The operation has taken longer
-// than the bucket's MaxLease, or the limiter was unreachable for too long. Other operations may take its token now.
+// than the bucket's MaxLease, or the limiter was unreachable for too long and Options.FailOpen is not set. Other
+// operations may take its token now.
 var ErrLeaseLost = errors.New("the lease of the operation was lost")
 
 // Run runs the operation of a message that Admit has admitted. It renews the lease meanwhile and gives it back on every
@@ -86,7 +87,9 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 	defer cancel(nil)
 	renewing, end := context.WithCancel(context.WithoutCancel(ctx)) // an operation may go on after the end of its context
 	defer end()
-	k := &renewer{limiter: w.limiter, log: w.o.Logger, ctx: renewing, entity: m.Entity, lease: m.lease, lost: func() { cancel(ErrLeaseLost) }}
+	k := &renewer{
+		limiter: w.limiter, log: w.o.Logger, ctx: renewing, entity: m.Entity, lease: m.lease, failOpen: w.o.FailOpen, lost: func() { cancel(ErrLeaseLost) },
+	}
 	k.begin(m.lease.End().Sub(m.lease.Begin()))
 	defer k.stop()
 	err = run(ctx)
@@ -171,16 +174,18 @@ const returnTimeout = 10 * time.Second
 
 // renewer renews a lease until it is stopped.
 type renewer struct {
-	limiter Admitter
-	log     *slog.Logger
-	ctx     context.Context
-	entity  string
-	lost    func()
+	limiter  Admitter
+	log      *slog.Logger
+	ctx      context.Context
+	entity   string
+	failOpen bool // an outage does not end the operation
+	lost     func()
 
 	mu      sync.Mutex
 	lease   drip.Lease
 	end     time.Time // of the lease, by this process's clock; the lease has the limiter's
 	old     bool      // the limiter no longer extends it
+	away    bool      // the last try got no answer
 	timer   *time.Timer
 	stopped bool
 }
@@ -203,18 +208,23 @@ func (k *renewer) renew(d time.Duration) {
 	lease, err := k.limiter.Renew(ctx, k.entity, k.lease)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	none, over := errors.Is(err, drip.ErrNoLease), !time.Now().Before(k.end)
 	switch {
 	case k.stopped:
 		return
 	case err == nil:
 		longer := lease.End().Sub(k.lease.End())
-		k.old = longer < d/2
+		k.old, k.away = longer < d/2, false
 		k.lease, k.end = lease, k.end.Add(longer)
-	case errors.Is(err, drip.ErrNoLease) || !time.Now().Before(k.end):
+	case k.failOpen && (none || over) && !k.old && (k.away || !none):
+		k.log.Warn("a lease has ended in an outage, its operation goes on without a limit", "entity", k.entity, "error", err)
+		return
+	case none || over:
 		k.log.Warn("a lease was lost while its operation runs", "entity", k.entity, "error", err)
 		k.lost()
 		return
 	default:
+		k.away = true
 		d -= time.Since(asked)
 	}
 	k.timer.Reset(d)

@@ -50,7 +50,8 @@ type Options[M any] struct {
 	// ID names a message in the log. Defaults to nil: it has no name.
 	ID func(M) string
 
-	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: messages wait.
+	// FailOpen runs messages without a limit while the limiter gives no answer, and lets operations go on whose lease ends
+	// then. Defaults to false: messages wait, and the context of such an operation ends.
 	FailOpen bool
 
 	// Attempts is how often in all the Worker runs a message whose operation fails, before it gives the message up.

@@ -406,6 +406,51 @@ func mute(b *drip.Bucket, method string, from int) *buckettest.Hooked {
 	}}
 }
 
+// With FailOpen an operation goes on when its lease ends in an outage, as others run without one then. A lease that ends while the
+// limiter answers is lost.
+func TestLeaseOfFailOpen(t *testing.T) {
+	for name, c := range map[string]struct {
+		renew func(ctx context.Context, n int) error
+		lost  bool
+	}{
+		"it gives no answer": {renew: func(ctx context.Context, _ int) error { return buckettest.NoAnswer(ctx) }},
+		"it fails at once":   {renew: func(context.Context, int) error { return errors.New("no answer") }},
+		"it has lost its data": {renew: func(_ context.Context, n int) error {
+			return []error{errors.New("no answer"), drip.ErrNoLease}[min(n-1, 1)]
+		}},
+		"it answers that the lease ended": {renew: func(context.Context, int) error { return drip.ErrNoLease }, lost: true},
+		"it answers again before": {lost: true, renew: func(_ context.Context, n int) error {
+			return []error{errors.New("no answer"), nil, drip.ErrNoLease}[min(n-1, 2)]
+		}},
+		"it extends no more": {lost: true, renew: func(_ context.Context, n int) error {
+			if n > 8 { // the lease has its longest length
+				return errors.New("no answer")
+			}
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bucket := buckettest.New(t, drip.Options{Size: 10, Lease: 3 * time.Second, MaxLease: 10 * time.Second})
+				limiter := &buckettest.Hooked{Bucket: bucket, Before: func(ctx context.Context, method string, n int) error {
+					if method == "Renew" {
+						return c.renew(ctx, n)
+					}
+					return nil
+				}}
+				w := newWorker(t, Options[string]{Limiter: limiter, FailOpen: true})
+				out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
+					sleep(ctx, time.Minute)
+					return context.Cause(ctx)
+				})
+				if lost := errors.Is(out.Err, ErrLeaseLost); lost != c.lost || !lost && out.Kind != Done {
+					t.Errorf("Do = %+v, want ErrLeaseLost: %v", out, c.lost)
+				}
+			})
+		})
+	}
+}
+
 // A permanent failure stays one when the lease was lost meanwhile.
 func TestPermanentAfterALostLease(t *testing.T) {
 	for _, attempts := range []int{0, 3} {
