@@ -53,7 +53,9 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		return w.postpone(m, Refused, delay, err)
 	case interrupted && ctx.Err() == nil && !IsPermanent(err):
 		out := w.wait(m, w.o.RetryDelay, err)
-		w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "delay", out.Delay.String(), "error", err)
+		if out.Kind == Waiting { // else its deadline is over
+			w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "delay", out.Delay.String(), "error", err)
+		}
 		return out
 	case ctx.Err() != nil && w.o.Attempts > 0 && !IsPermanent(err): // the end of ctx explains the failure
 		return w.wait(m, w.o.RetryDelay, err)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -63,4 +64,20 @@ func TestPanicOfObserveIsLogged(t *testing.T) {
 	if out.Kind != Done || !strings.Contains(log.String(), "panic: oh") {
 		t.Errorf("Do = %+v, and the log is %q", out, log.String())
 	}
+}
+
+// The log promises no other try of an operation that has lost its lease and its deadline.
+func TestLeaseLostAfterTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		end := time.Now().Add(2 * time.Second)
+		w := newWorker(t, Options[string]{
+			Limiter: mute(buckettest.New(t, drip.Options{Lease: 3 * time.Second}), "Renew", 1), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Request: func(string) drip.Request { return drip.Request{Deadline: end} },
+		})
+		out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		if out.Kind != GivenUp || !errors.Is(out.Err, drip.ErrDeadline) || !strings.Contains(log.String(), "is given up") || strings.Contains(log.String(), "tried again") {
+			t.Errorf("Do = %+v, and the log is %q", out, log.String())
+		}
+	})
 }
