@@ -256,6 +256,7 @@ func (c *consumption) do(ctx context.Context, m *types.Message, note string) wor
 		if out.Kind != worker.Postponed || out.Delay >= early || ctx.Err() != nil {
 			return out
 		}
+		out.Note.Postponements-- // it stays in hand
 		note = out.Note.String() // with which Do waits: a copy takes longer
 	}
 }

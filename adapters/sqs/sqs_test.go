@@ -365,6 +365,34 @@ func TestQueueWithADelayOfItsOwn(t *testing.T) {
 	}
 }
 
+// A message that waits in hand for a slot that is near is not postponed.
+func TestWaitInHand(t *testing.T) {
+	q := opened(t, "near", nil)
+	q.send(t, sqs.SendMessageInput{MessageBody: aws.String("order")})
+	asked := 0
+	limit, err := New(q.client, Options{
+		Limiter: &buckettest.Plain{Delays: func(string) (time.Duration, error) {
+			if asked++; asked < 5 {
+				return 20 * time.Millisecond, nil
+			}
+			return 0, nil
+		}},
+		Entity: func(*types.Message) (string, error) { return "shop", nil }, MaxPostponements: 1,
+	})
+	ok(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	postponements := -1
+	err = limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(ctx context.Context, _ *types.Message) error {
+		postponements = worker.OperationOf(ctx).Postponements
+		cancel()
+		return nil
+	})
+	if err != nil || postponements != 0 {
+		t.Errorf("Consume = %v, the message has run after %d postponements (-1: it has not)", err, postponements)
+	}
+}
+
 // A queue's redrive policy does not count postponements: it takes no message away that was received once since.
 func TestRedrivePolicy(t *testing.T) {
 	q := opened(t, "redriven", nil)
