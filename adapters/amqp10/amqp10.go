@@ -293,8 +293,8 @@ func (l *Limit) consume(ctx, handling context.Context, s *session, running *sync
 				l.log.Info("messages from the broker again")
 			}
 			running.Go(func() {
+				defer s.next(ctx) // also after a runtime.Goexit of the handler
 				l.step(handling, s.receiver, m, handle)
-				s.next(ctx)
 			})
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -313,6 +314,27 @@ func TestFreePlaces(t *testing.T) {
 	close(release)
 	cancel()
 	ok(t, <-ended)
+}
+
+// A handler that ends its goroutine leaves its own message unsettled, and holds up no other.
+func TestGoexit(t *testing.T) {
+	url := need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	q, err := openQueue(ctx, url, "goexit")
+	ok(t, err)
+	ok(t, q.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}, workertest.Message{ID: "2", Entity: "shop"}))
+	ran := ""
+	err = limiting(t, Options{}).Consume(ctx, Queue{URL: url, Name: "goexit", InHand: 1}, func(_ context.Context, m *amqp.Message) error {
+		if ran += string(m.GetData()); ran == "1" {
+			runtime.Goexit()
+		}
+		cancel()
+		return nil
+	})
+	if err != nil || ran != "12" {
+		t.Errorf("the messages ran in the order %s, %v", ran, err)
+	}
 }
 
 // The error of a URL that cannot be used has nothing of its password.
