@@ -119,7 +119,7 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 				w.o.Logger.Error("no answer from the limiter, "+does, "entity", m.Entity, "error", err)
 			}
 			if end := m.Request.Deadline; !end.IsZero() && time.Now().After(end) {
-				return drip.Admission{}, lateFor(err)
+				return drip.Admission{}, because(drip.ErrDeadline, err)
 			}
 			if w.o.FailOpen {
 				w.unlimited.Add(1)

@@ -47,7 +47,7 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		if told && w.books {
 			var late bool
 			if delay, late = w.rebook(ctx, m, delay); late {
-				return w.GiveUp(m, lateFor(err))
+				return w.GiveUp(m, because(drip.ErrDeadline, err))
 			}
 		}
 		return w.postpone(m, Refused, delay, err)

@@ -293,7 +293,7 @@ func (w *Worker[M]) Postpone(m *Message, delay time.Duration) Outcome {
 
 func (w *Worker[M]) postpone(m *Message, kind Kind, delay time.Duration, cause error) Outcome {
 	if w.o.MaxPostponements > 0 && m.Note.Postponements >= w.o.MaxPostponements {
-		return w.GiveUp(m, ErrTooOften)
+		return w.GiveUp(m, because(ErrTooOften, cause))
 	}
 	m.Note.Postponements++
 	return m.later(kind, delay, cause)
@@ -313,17 +313,17 @@ func (m *Message) later(kind Kind, delay time.Duration, cause error) Outcome {
 	delay = min(max(delay, time.Millisecond), longestDelay)
 	m.Note.Due = time.Now().Add(delay + time.Microsecond - 1).Truncate(time.Microsecond) // never early
 	if end := m.Request.Deadline; !end.IsZero() && m.Note.Due.After(end) {
-		return Outcome{Kind: GivenUp, Note: m.Note, Err: lateFor(cause)}
+		return Outcome{Kind: GivenUp, Note: m.Note, Err: because(drip.ErrDeadline, cause)}
 	}
 	return Outcome{Kind: kind, Delay: delay, Note: m.Note, Err: cause}
 }
 
-// lateFor returns drip.ErrDeadline, with the cause of the delay that is too long if there is a cause.
-func lateFor(cause error) error {
+// because returns err, with the cause of the delay that the message cannot wait for if there is a cause.
+func because(err, cause error) error {
 	if cause == nil {
-		return drip.ErrDeadline
+		return err
 	}
-	return fmt.Errorf("%w: %w", drip.ErrDeadline, cause)
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // outlived reports whether a message is given up because of its age or deadline, which spends no attempt.

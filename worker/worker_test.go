@@ -171,6 +171,16 @@ func TestGivenUpMessagesLeaveTheirSlots(t *testing.T) {
 	}
 }
 
+// The error of a message that the provider has refused too often tells why, for the dead letter.
+func TestRefusedTooOften(t *testing.T) {
+	w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{}), MaxPostponements: 1})
+	busy := errors.New("busy")
+	out := w.Do(t.Context(), "shop", "postponements=1", func(context.Context) error { return Later(time.Second, busy) })
+	if out.Kind != GivenUp || !errors.Is(out.Err, ErrTooOften) || !errors.Is(out.Err, busy) {
+		t.Errorf("Do = %+v", out)
+	}
+}
+
 // Admit gives up the ticket of a message that it denies for its deadline. The Worker must not give it up once more, which
 // frees the slot of another message.
 func TestDeadlineFreesOneSlot(t *testing.T) {
