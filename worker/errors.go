@@ -59,6 +59,21 @@ func (e *ThrottledError) Error() string {
 // Unwrap returns the cause.
 func (e *ThrottledError) Unwrap() error { return e.Cause }
 
+// refusals returns the refusals in an error: several, if an operation joins the errors of several calls.
+func refusals(err error) (all []*ThrottledError) {
+	switch e := err.(type) {
+	case *ThrottledError:
+		return []*ThrottledError{e}
+	case interface{ Unwrap() error }:
+		return refusals(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, joined := range e.Unwrap() {
+			all = append(all, refusals(joined)...)
+		}
+	}
+	return all
+}
+
 // Permanent returns the error of an operation, or of an entity function, that would fail again. The Worker gives the
 // message up without further attempts, also if cause comes from Throttled or Later. cause may be nil.
 func Permanent(cause error) error { return &permanentError{cause} }

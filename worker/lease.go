@@ -20,30 +20,34 @@ var ErrLeaseLost = errors.New("the lease of the operation was lost")
 // Run runs the operation of a message that Admit has admitted. It renews the lease meanwhile and gives it back on every
 // path. The Outcome says how to settle the delivery.
 func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Context) error) Outcome {
-	var refused *ThrottledError
-	told := false
+	var refused []*ThrottledError
+	delay, told := time.Duration(0), false
 	interrupted, err := w.leased(ctx, m, func(running context.Context) error {
 		err := caught(func() error { return run(running) })
-		if errors.As(err, &refused) && !refused.MessageOnly {
-			// Close the limit while the operation still has its token, so that no other operation begins in between.
-			closes := m.Entity
-			if refused.Shared != "" {
-				closes = drip.SharedID(refused.Shared)
+		refused = refusals(err)
+		closes := map[string]time.Duration{}
+		for _, r := range refused {
+			after := r.RetryAfter
+			if !r.MessageOnly {
+				id := m.Entity
+				if r.Shared != "" {
+					id = drip.SharedID(r.Shared)
+				}
+				after = max(after, w.o.RetryDelay)
+				closes[id] = max(closes[id], after)
 			}
-			told = w.throttle(ctx, closes, max(refused.RetryAfter, w.o.RetryDelay))
+			delay = max(delay, after)
+		}
+		// Close the limits while the operation still has its token, so that no other operation begins in between.
+		for id, after := range closes {
+			told = w.throttle(ctx, id, after) || told
 		}
 		return err
 	})
-	if refused != nil && IsPermanent(err) { // the operation gives its message up; the limiter knows of the refusal
-		refused = nil
-	}
 	switch {
 	case err == nil:
 		return Outcome{Kind: Done, Note: m.Note}
-	case refused != nil && refused.MessageOnly:
-		return w.postpone(m, Refused, refused.RetryAfter, err)
-	case refused != nil:
-		delay := max(refused.RetryAfter, w.o.RetryDelay)
+	case len(refused) > 0 && !IsPermanent(err): // else the operation gives its message up; the limiter knows of the refusal
 		if told && w.books {
 			var late bool
 			if delay, late = w.rebook(ctx, m, delay); late {

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,6 +90,27 @@ func TestRefusedPastItsDeadline(t *testing.T) {
 		out := w.Do(t.Context(), "shop", "", func(context.Context) error { return Throttled(time.Minute, busy) })
 		if out.Kind != GivenUp || out.Delay != 0 || !errors.Is(out.Err, drip.ErrDeadline) || !errors.Is(out.Err, busy) {
 			t.Errorf("Do = %+v", out)
+		}
+	})
+}
+
+// An operation that makes several calls may join their errors. Each limit that a call has met is closed, whichever comes first.
+func TestJoinedRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 10, Shared: map[string]drip.Limit{"app": {Size: 10}}})
+		w := newWorker(t, Options[string]{Limiter: bucket})
+		out := w.Do(t.Context(), "shop", "", func(context.Context) error {
+			return fmt.Errorf("three calls: %w", errors.Join(
+				errors.New("failure"), Later(time.Second, nil), Throttled(time.Minute, Throttled(time.Hour, nil)), ThrottledShared("app", 2*time.Minute, nil),
+			))
+		})
+		if out.Kind != Refused || out.Delay < 2*time.Minute || out.Delay > 3*time.Minute || out.Note.Attempts != 0 {
+			t.Errorf("Do = %+v", out)
+		}
+		for id, want := range map[string]time.Duration{"shop": time.Minute, drip.SharedID("app"): 2 * time.Minute} {
+			if closed := time.Until(buckettest.Inspect(t, bucket, id).ClosedUntil); closed < want || closed > want+time.Second {
+				t.Errorf("%s is closed for %v, want %v", id, closed, want)
+			}
 		}
 	})
 }

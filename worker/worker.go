@@ -7,7 +7,8 @@
 //
 // An operation returns nil when it is done and an error to be tried again. Three errors say more: [Throttled] or
 // [ThrottledShared] when the provider has refused it, [Later] to postpone this message alone, and [Permanent] when it
-// would fail again.
+// would fail again. They may be wrapped or joined: each limit is closed, the longest time counts, and Permanent counts
+// before all.
 //
 // Queue code that does more between the steps of Do calls them itself: [Worker.Open], [Worker.Admit], and then
 // [Worker.Run] or [Worker.Postpone]. After an error of Open or Admit comes [Worker.Fail] or [Worker.GiveUp]. If nobody
