@@ -123,6 +123,7 @@ type consumption struct {
 	handle  func(context.Context, jetstream.Msg) error
 
 	receiving outage.Outage
+	asking    sync.Mutex // for the consumer: its Info writes into it
 }
 
 // pulls is how many pulls run at once, each for one message. Further messages of one pull would wait in the client, where
@@ -167,8 +168,10 @@ func (c *consumption) pull(ctx, handling context.Context, from jetstream.Consume
 			return err
 		}
 		<-c.hands
-		if errors.Is(err, jetstream.ErrNoHeartbeat) { // of a consumer that was deleted meanwhile, too
-			if err := missing(ctx, from); err != nil {
+		if errors.Is(err, jetstream.ErrNoHeartbeat) && c.asking.TryLock() { // of a consumer that was deleted meanwhile, too
+			err := missing(ctx, from)
+			c.asking.Unlock()
+			if err != nil {
 				return err
 			}
 		}

@@ -336,8 +336,10 @@ func TestTicketsAfterARestart(t *testing.T) {
 	go func() {
 		ended <- limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { runs.Add(1); return errors.New("no such luck") })
 	}()
+	watched, err := js.Consumer(ctx, "orders", "work") // Info writes into its consumer
+	ok(t, err)
 	oktest.Eventually(t, time.Minute, "it consumes", func() bool {
-		info, err := c.Info(ctx)
+		info, err := watched.Info(ctx)
 		return err == nil && info.NumWaiting > 0
 	})
 	s.Shutdown()
@@ -440,6 +442,50 @@ func TestConsumerDeletedWhileBusy(t *testing.T) {
 		t.Errorf("Consume = %v", err)
 	}
 	oktest.Eventually(t, time.Minute, "no subscription is left", func() bool { return js.Conn().NumSubscriptions() <= before })
+}
+
+// deaf is a consumer whose pulls hear nothing from the server.
+type deaf struct {
+	jetstream.Consumer
+	asking atomic.Int64
+	info   func(asking int64)
+}
+
+func (d *deaf) Messages(...jetstream.PullMessagesOpt) (jetstream.MessagesContext, error) {
+	return silence{}, nil
+}
+
+type silence struct{ jetstream.MessagesContext }
+
+func (silence) Next(...jetstream.NextOpt) (jetstream.Msg, error) {
+	return nil, jetstream.ErrNoHeartbeat
+}
+func (silence) Stop() {}
+
+func (d *deaf) Info(context.Context) (*jetstream.ConsumerInfo, error) {
+	defer d.asking.Add(-1)
+	d.info(d.asking.Add(1))
+	time.Sleep(100 * time.Millisecond) // as the server takes
+	return nil, errors.New("no answer")
+}
+
+// One pull at a time asks for the consumer, whose Info writes into it.
+func TestDeafPulls(t *testing.T) {
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{}, Options{Logger: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	asked := atomic.Int64{}
+	d := &deaf{Consumer: c, info: func(asking int64) {
+		if asking > 1 {
+			t.Errorf("%d pulls ask for the consumer at once", asking)
+		}
+		if asked.Add(1) == 2 {
+			cancel()
+		}
+	}}
+	if err := limit.Consume(ctx, d, pulls, func(context.Context, jetstream.Msg) error { return nil }); err != nil || asked.Load() < 2 {
+		t.Errorf("Consume = %v, the pulls have asked %d times", err, asked.Load())
+	}
 }
 
 // NATS adds a BackOff to the delays of postponed messages, or takes it off: Consume does not begin.
