@@ -136,7 +136,7 @@ func (x *Shared) windows(op *Op) bool {
 	end := l.begin(c.Head+1) - 1
 	x.bound, x.spare, x.room, x.apart, x.longer = BoundNone, true, true, false, false
 	x.refund, x.wait, x.more = 0, l.pace(s)*3/4, 0
-	leaves := !op.back() && !op.Urgent && !x.short
+	leaves := !op.back() && !x.short
 	due := c.at(c.Head)
 	if op.back() { // what is less than a quarter of it is probably no operation: its grain was booked at the rate of then
 		due = max(0, due-x.units/4)

@@ -400,6 +400,30 @@ func TestSharedTokensWithoutTickets(t *testing.T) {
 	}
 }
 
+// Nor does a shared limit whose entities mark all operations as urgent.
+func TestUrgentWithoutTickets(t *testing.T) {
+	for _, c := range []struct {
+		app      drip.Limit
+		messages int
+	}{
+		{drip.Limit{Size: 1, RefreshInterval: 5 * time.Second}, 800},
+		{drip.Limit{Size: 2, RefreshInterval: time.Second}, 3000},
+		{drip.Limit{Size: 40, RefreshRate: 2}, 500},
+	} {
+		nearFluid(t, SharedScenario{
+			Name: fmt.Sprintf("%d + %d/%v", c.app.Size, c.app.RefreshRate, c.app.RefreshInterval), Options: within(plenty, plenty, c.app),
+			Entities: entities(10), Operation: Fixed(50 * time.Millisecond), LostTickets: 1,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, times(10, c.messages/10)...)
+				for i := range m {
+					m[i].Urgent = true
+				}
+				return m
+			},
+		}, 1.05, 2.5)
+	}
+}
+
 // Callers without tickets use shared tokens: at half of their load few wait for long, and none for ever longer.
 func TestSharedTokensAtHalfLoad(t *testing.T) {
 	for _, tokens := range []int{1, 2} {

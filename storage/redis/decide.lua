@@ -2894,7 +2894,7 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
     local x2 = pace * 3
     x.refund, x.wait, x.more = 0, (x2 - x2 % 4) / 4, 0
-    local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not op_Urgent and not x.short
+    local leaves = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and not x.short
     local n4 = c3.Head
     local due2 = c3.Units.At(n4 - c3.Head)
     if op_Ticket_Slot > 0 and op_Kind ~= 0 then
