@@ -15,6 +15,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/internal/panics"
+	"github.com/drip-go/drip/storage"
 )
 
 // rows is how many entities a page of the list has.
@@ -80,7 +81,8 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 		names, b.Exact = []string{b.Query}, true
 	}
 	reports, err := p.reports(r.Context(), names)
-	if b.Exact && errors.Is(err, drip.ErrNoEntity) { // no entity can be called so
+	other := errors.Is(err, storage.ErrFormat) && !errors.Is(err, storage.ErrLater) // the key of a limiter.Limiter
+	if b.Exact && (other || errors.Is(err, drip.ErrNoEntity)) {                     // no entity can be called so
 		names, reports, b.Exact, err = nil, nil, false, nil
 	}
 	if err != nil {

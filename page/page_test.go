@@ -165,12 +165,17 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// A search for the beginning of reserved names is a search, and a page behind the last one does not say that nothing is stored.
+// A search for the beginning of reserved names, or for a key that is no entity, is a search, and a page behind the last
+// one does not say that nothing is stored.
 func TestListWithoutRows(t *testing.T) {
 	s := memory.New()
 	admit(t, s, "shop-1", 1)
+	// A limiter of package limiter, too, has a key whose bytes are no entity's.
+	if err := s.Set(t.Context(), "readers", storage.State{Data: []byte("a limiter"), Until: math.MaxInt64}, storage.NoRevision); err != nil {
+		t.Fatal(err)
+	}
 	for _, h := range []site{newSite(t, Options{Storage: s}), newSite(t, Options{Storage: struct{ storage.Storage }{s}})} {
-		for _, address := range []string{"?q=history:", "?q=history:shop-1", "?q=shared:"} {
+		for _, address := range []string{"?q=history:", "?q=history:shop-1", "?q=shared:", "?q=readers"} {
 			status, text := h.get(t, address)
 			if status != 200 {
 				t.Errorf("%s: %d:\n%s", address, status, text)
