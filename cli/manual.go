@@ -250,7 +250,8 @@ providers count the calls of each entity, and find those over the limit:
   fixed-window, first-call-window, sliding-window   size, interval
   calendar                                          size, align
   concurrency                                       size
-and a unit, if it is not calls.
+and a unit, if it is not calls. Without providers, a preset or shared limits
+nothing counts the calls, so --check cannot find one that is over the limit.
 
 begins is the date at which the time is 0, for windows with an align and for a
 calendar: "begins": "2026-03-01T09:00:00+01:00". Without it the time is 0 at

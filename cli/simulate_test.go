@@ -74,6 +74,21 @@ func TestSimulateCheck(t *testing.T) {
 	}
 }
 
+// Without providers the number of calls over the limit is unknown, not 0. Shared limits count for themselves.
+func TestSimulateUncounted(t *testing.T) {
+	const load = `"limits": {"size": 5, "rate": 5}, "cost": 3, "arrivals": [{"kind": "burst", "count": 9}]`
+	out := must(t, "simulate", write(t, "s.json", "{"+load+"}"))
+	if !strings.Contains(out, "calls over the limit       -        -            -        -\n") || !strings.HasSuffix(out, "- Nothing counts the calls: the scenario has no providers.\n") {
+		t.Errorf("without providers:\n%s", out)
+	}
+	for _, counting := range []string{`"shared": {"app": {"size": 9}}`, `"providers": [{"kind": "concurrency", "size": 5}]`} {
+		out := must(t, "simulate", write(t, "s.json", "{"+counting+", "+load+"}"))
+		if strings.Contains(out, "-  ") || strings.Contains(out, "Nothing counts") {
+			t.Errorf("with %s:\n%s", counting, out)
+		}
+	}
+}
+
 // A preset is its limits and what counts the calls; shared limits hold for all entities together.
 func TestSimulatePresetAndShared(t *testing.T) {
 	results := func(text string) (string, []simulated) {

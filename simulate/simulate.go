@@ -148,7 +148,8 @@ type Result struct {
 	// Overtaken is how many messages started after one of the same entity that arrived an interval later.
 	Overtaken int
 
-	// OverLimit is the number of calls that a provider found to be over its limit.
+	// OverLimit is the number of calls that a provider found to be over its limit. It is 0 if the scenario has neither
+	// providers nor a preset nor shared limits: then nothing counts the calls.
 	OverLimit int
 }
 

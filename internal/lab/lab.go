@@ -145,7 +145,7 @@ func Run(s Scenario, seed uint64, policies ...Policy) (Report, error) {
 		return Report{}, fmt.Errorf("simulate: %s, optimum: %w", s.Name, best.err)
 	}
 	binding := best.binding()
-	report := Report{Scenario: s, Seed: seed, Binding: binding.String()}
+	report := Report{Scenario: s, Seed: seed, Binding: binding.String(), Uncounted: len(s.Providers()) == 0}
 	for _, p := range policies {
 		r := newRun(&s, messages, seed)
 		if err := r.play(p); err != nil {

@@ -16,6 +16,9 @@ type Report struct {
 	// Binding is the limit of the Options that binds most: the optimum uses the largest part of it.
 	Binding string
 
+	// Uncounted is whether there is no provider, so that OverLimit of the Results says nothing.
+	Uncounted bool
+
 	// Results has a result for each policy; the optimum is the last one.
 	Results []Result
 }

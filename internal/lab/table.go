@@ -35,6 +35,10 @@ func (r Report) WriteTable(w io.Writer) error {
 			done += "*"
 			notes = append(notes, fmt.Sprintf("* %s was given up after %d events: the messages that are left were postponed again and again.", res.Policy, res.GaveUp))
 		}
+		over := fmt.Sprint(res.OverLimit)
+		if r.Uncounted {
+			over = "-"
+		}
 		for i, cell := range []string{
 			res.Policy,
 			done,
@@ -48,10 +52,13 @@ func (r Report) WriteTable(w io.Writer) error {
 			short(res.Wait.P99),
 			short(res.Wait.Max),
 			fmt.Sprint(res.Overtaken),
-			fmt.Sprint(res.OverLimit),
+			over,
 		} {
 			rows[i] = append(rows[i], cell)
 		}
+	}
+	if r.Uncounted {
+		notes = append(notes, "- Nothing counts the calls: the scenario has no providers.")
 	}
 	columns.Write(&b, 0, rows)
 	for _, note := range notes {
