@@ -161,7 +161,11 @@ func (r report) write(out io.Writer, zone *time.Location, used []entities.Use) e
 		if r.Known {
 			why = "No limit of its own is stored. This tells one:"
 		}
-		b.WriteString("\n" + why + "\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
+		limits := `{"size": N, "rate": N, "interval": "1s"}`
+		if _, shared := entities.SharedLimit(r.Entity); shared {
+			limits = `{"shared": {"NAME": ` + limits + `}}`
+		}
+		b.WriteString("\n" + why + "\n--limits '" + limits + "'\n")
 	case r.Within > 0:
 		fmt.Fprintf(&b, "\nIt was within %s, which may delay it longer.\n"+
 			"drip top lists the shared limits; drip inspect URL shared:NAME shows one.\n--limits with \"shared\" includes them here.\n", entities.Count(r.Within, "shared limit"))

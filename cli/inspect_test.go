@@ -237,6 +237,13 @@ tokens      0 in use
 Nothing was decided, so its limits are not known. This tells them:
 --limits '{"size": N, "rate": N, "interval": "1s"}'
 `},
+			{"shared:app", `shared:app at 2000-01-01 00:00:00.305 +0000, by the storage's clock
+stored      nothing: it is idle, or has another name or prefix
+tokens      0 in use
+
+Nothing was decided, so its limits are not known. This tells them:
+--limits '{"shared": {"NAME": {"size": N, "rate": N, "interval": "1s"}}}'
+`},
 			{`shop-3 --limits={"size":4,"rate":2}`, `shop-3 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
 stored      nothing: it is idle, or has another name or prefix
 next        a newcomer runs now
