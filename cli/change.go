@@ -160,7 +160,7 @@ type pause struct{ change }
 func (c *pause) run(ctx context.Context, t *terminal, args []string) error {
 	d, err := time.ParseDuration(args[len(args)-1])
 	if err != nil || d <= 0 {
-		return usagef("DURATION is not one above 0, such as 30s, 10m or 1h30m")
+		return usagef("DURATION must be a number above 0 with its unit, such as 30s, 10m or 1h30m")
 	}
 	d = min(d, entities.Longest)
 	shut := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Pause(ctx, d) }

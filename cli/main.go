@@ -190,6 +190,7 @@ func message(err error) string {
 		{"username or password not allowed", credentials},
 		{"password authentication failed", credentials},
 		{"unknown scheme", "drip help urls says how they look"},
+		{"malformed URL", "drip help urls says how they look"},
 		{"the URL has no scheme", "drip help urls says how they look"},
 		{"MOVED ", "This is a node of a Redis Cluster, which a URL cannot name"},
 		{"no access to this vhost", "The virtual host is the path of the URL: amqp://host/name"},

@@ -71,6 +71,12 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 				"flag provided but not defined: -", "there is no flag --",
 				"for flag -", "for --", `" for -`, `" for --`, "flag needs an argument: -", "a value is missing for --",
 			).Replace(err.Error())
+			if value, bad := strings.CutSuffix(text, ": parse error"); bad {
+				text = value + ": it must be a whole number, not below 0"
+				if strings.HasPrefix(value, "invalid boolean") {
+					text = value + ": it must be true or false"
+				}
+			}
 			return nil, usagef("%s; drip help %s lists the flags", strings.ReplaceAll(text, "---", "--"), d.name)
 		}
 		if read > 0 && args[read-1] == "--" {
