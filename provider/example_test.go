@@ -295,17 +295,21 @@ func ExampleTransport_follow() {
 }
 
 // A consumer of a language model asks with the input and the most output, which it knows before a call. It settles the
-// usage in the response. The input limit binds here: 30,000 tokens a minute.
+// usage in the response. All customers share the limit of the account. The input binds here: 30,000 tokens a minute.
 func ExampleAnthropic() {
 	type prompt struct {
 		customer  string
 		input     int // tokens, counted or estimated
 		maxTokens int
 	}
-	options, err := provider.Anthropic(50, 30_000, 8_000).Options(50 * time.Millisecond) // calls, input and output tokens a minute
+	model, err := provider.Anthropic(50, 30_000, 8_000).Limit(50 * time.Millisecond) // calls, input and output tokens a minute
 	if err != nil {
 		fmt.Println(err)
 		return
+	}
+	options := drip.Options{
+		Size: 1 << 30, RefreshRate: 1 << 30, // a customer has no limit of its own
+		Shared: map[string]drip.Limit{"model": model}, // all customers together
 	}
 	options.Start = time.UnixMilli(0) // the limit is full
 	bucket, err := drip.New(options)
@@ -324,8 +328,8 @@ func ExampleAnthropic() {
 		fmt.Println(err)
 		return
 	}
-	for range 4 {
-		out := w.Do(context.Background(), prompt{"acme", 9_000, 2_000}, "", func(ctx context.Context) error {
+	for _, customer := range []string{"acme", "bolt", "acme", "crag"} {
+		out := w.Do(context.Background(), prompt{customer, 9_000, 2_000}, "", func(ctx context.Context) error {
 			// Call the model here. Its response has the usage.
 			worker.OperationOf(ctx).SetCosts(drip.Costs{provider.InputTokens: 9_120, provider.OutputTokens: 350})
 			return nil
