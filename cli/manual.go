@@ -115,7 +115,7 @@ uses the limits of the last decision. A shared limit may delay the newcomer
 longer; --limits with "shared" includes it.
 
   drip inspect redis://localhost:6379/0 shop-1
-  drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "interval": "500ms"}'
+  drip inspect env:REDIS_URL shop-1 --limits '{"size": 9, "rate": 5}'
   drip inspect env:REDIS_URL shared:app        the limit app that entities share
 `
 
@@ -165,6 +165,7 @@ whole. requeue puts dead letters back to be handled, as they were published: one
 with --id, those with one reason with --reason, or all with --all. Unless --id
 is given it asks for confirmation on a terminal, and needs --yes elsewhere.
 --id and --reason also select what list prints, of the letters that it looks at.
+The age of a letter is the time from its first delivery until it was given up.
 
   drip dead list env:AMQP_URL orders
   drip dead requeue env:AMQP_URL orders --reason "too old"
