@@ -192,6 +192,7 @@ func message(err error) string {
 		{"unknown scheme", "drip help urls says how they look"},
 		{"malformed URL", "drip help urls says how they look"},
 		{"the URL has no scheme", "drip help urls says how they look"},
+		{"--listen: listen tcp: address ", "It takes an address and a port, such as 127.0.0.1:7117"},
 		{"MOVED ", "This is a node of a Redis Cluster, which a URL cannot name"},
 		{"no access to this vhost", "The virtual host is the path of the URL: amqp://host/name"},
 		{context.DeadlineExceeded.Error(), "There was no answer in time: --timeout sets how long that is"},

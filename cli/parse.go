@@ -110,7 +110,7 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 		}
 		return nil, usagef("%s is missing; it is: drip %s %s", names[len(positional)], d.name, d.args)
 	case len(positional) > most:
-		return nil, usagef("%d arguments are too many; it is: drip %s %s", len(positional), d.name, d.args)
+		return nil, usagef("there are too many arguments; it is: drip %s", strings.TrimSpace(d.name+" "+d.args))
 	}
 	for i, name := range names {
 		if positional[i] == "" {
