@@ -24,6 +24,9 @@ type Throttler interface {
 // share the bucket's storage. If responses announce a rate, such as by RateLimit-Policy, Transport tells the bucket
 // when it changes; a bucket with drip.Options.Follow then keeps to it. Transport passes the response on unchanged. It
 // is safe for concurrent use, and so must its functions be; do not change its fields once it is used, nor copy it.
+//
+// Transport closes the same entity whichever limit refused the call. If responses tell that it was a shared limit, such
+// as the app's, use Read in the handler instead, and return worker.ThrottledShared: the entity keeps its capacity.
 type Transport struct {
 	// Bucket learns of refused calls. Required.
 	Bucket Throttler
