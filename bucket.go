@@ -65,7 +65,8 @@ var ErrTime = errors.New("the time is out of range")
 
 // Options are the limits of each entity of a Bucket. The zero value is 100 operations at once and 50 more a second.
 type Options struct {
-	// Size is the most capacity an entity gathers while it is idle, which is its largest burst. Defaults to 100.
+	// Size is the most capacity an entity gathers while it is idle, which is its largest burst. 1<<40 is any number: give
+	// RefreshRate the same if entities have no limit of their own. Defaults to 100.
 	Size int
 
 	// RefreshRate is the capacity an entity gains each RefreshInterval. A rate above Size counts as Size, but ends a debt

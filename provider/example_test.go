@@ -308,7 +308,7 @@ func ExampleAnthropic() {
 		return
 	}
 	options := drip.Options{
-		Size: 1 << 30, RefreshRate: 1 << 30, // a customer has no limit of its own
+		Size: 1 << 40, RefreshRate: 1 << 40, // a customer has no limit of its own
 		Shared: map[string]drip.Limit{"model": model}, // all customers together
 	}
 	options.Start = time.UnixMilli(0) // the limit is full
