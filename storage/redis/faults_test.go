@@ -585,6 +585,12 @@ func TestKeyOfAnotherType(t *testing.T) {
 		if e, err := s.Read(t.Context(), "shop"); err != nil || e.State.Tokens == 0 {
 			t.Errorf("the shop beside them: %+v, %v", e, err)
 		}
+		if err := other.Set(t.Context(), "limiter", storage.State{Data: []byte("of a Limiter"), Until: decision.Never}, storage.NoRevision); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Read(t.Context(), "limiter"); !errors.Is(err, storage.ErrFormat) || err.Error() != redis.ErrNotState.Error() {
+			t.Errorf("Read of bytes that are no state = %v, want ErrNotState, said once, and ErrFormat", err)
+		}
 		for _, key := range broken[:2] { // Get and Set do not look into a state
 			if _, _, err := s.Get(t.Context(), key); !errors.Is(err, redis.ErrNotState) {
 				t.Errorf("Get(%q) = %v, want ErrNotState", key, err)

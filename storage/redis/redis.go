@@ -354,7 +354,7 @@ func (s *Storage) read(ctx context.Context, client goredis.Scripter, key string)
 	if e.Leases, err = storage.Decode(v.Data, &e.State); errors.Is(err, storage.ErrLater) {
 		return storage.Entry{}, errLater
 	} else if err != nil {
-		return storage.Entry{}, fmt.Errorf("%w: %w", ErrNotState, err)
+		return storage.Entry{}, fmt.Errorf("%w%.0w", ErrNotState, err) // %.0w prints nothing: they say the same
 	}
 	e.Out = int64(len(e.Leases))
 	if v.apart {
