@@ -283,6 +283,8 @@ provider with a unit counts it:
 In the table and in JSON
   classic        GetDelay, which takes one call for each message; with costs or
                  other units it may be far over the limit
+  retry-after    a bucket of the size that refills evenly; it may be over the
+                 limit of a window, and so be faster than the optimum
   asked in hand  how often a consumer asked about a message that it held
   used           the part of the limit that the calls use; a burst may bring it
                  above 100 % in a short run

@@ -67,7 +67,8 @@ func Parse(name string, text []byte) (Scenario, error) {
 // Run plays the scenario with four policies, in this order:
 //   - "admit" is drip with tickets.
 //   - "classic" is drip with the classic delays.
-//   - "retry-after" is a limiter that tells each refused message when to come back.
+//   - "retry-after" is a limiter that tells each refused message when to come back. It refills evenly, so it may be over
+//     the limit of a window, and then faster than the optimum.
 //   - "optimum" knows the future.
 //
 // With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant, as if each call of
