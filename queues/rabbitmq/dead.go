@@ -301,10 +301,13 @@ func (p *publishing) isReturned(d *amqp.Delivery) bool {
 	return true
 }
 
-// noted reports whether a quorum queue adds this header to a delivery.
-func noted(name string) bool { return name == "x-delivery-count" || name == "x-acquired-count" }
+// noted reports whether a copy of a letter goes without this header: a quorum queue adds it to a delivery, or the broker would send the
+// copy to the queues that it names, too, which have the message already.
+func noted(name string) bool {
+	return name == "x-delivery-count" || name == "x-acquired-count" || name == "CC" || name == "BCC"
+}
 
-// idOf returns the identity of a letter's content, without the headers that its queue has added.
+// idOf returns the identity of a letter's content, without the headers that a copy does not have.
 func idOf(messageID string, headers amqp.Table, body []byte) string {
 	own := amqp.Table{}
 	for name, v := range headers {

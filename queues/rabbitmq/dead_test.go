@@ -426,3 +426,30 @@ func TestLetterThatTheBrokerNoLongerTakes(t *testing.T) {
 	count(t, ch, queue, before+behind)
 	count(t, ch, deadQueue(queue), 1)
 }
+
+// A message that the broker itself made a dead letter may keep its header CC. Neither looking at it nor putting it back sends it once more
+// to the queues that the header names.
+func TestLettersForOtherQueues(t *testing.T) {
+	b, ch, queue := channel(t)
+	other := queue + ".other"
+	servers.Declare(t, ch, "classic", other)
+	servers.Declare(t, ch, "quorum", deadQueue(queue))
+	letter := amqp.Publishing{Headers: amqp.Table{"CC": []any{other}}, DeliveryMode: amqp.Persistent, Body: []byte("order")}
+	servers.Publish(t, ch, deadQueue(queue), letter)
+	count(t, ch, deadQueue(queue), 1)
+	count(t, ch, other, 1)
+	id := ""
+	for range mostLooks + 2 {
+		letters, _, err := b.Dead(t.Context(), queue, 10)
+		if err != nil || len(letters) != 1 || id != "" && letters[0].ID != id {
+			t.Fatalf("Dead = %+v, %v", letters, err)
+		}
+		id = letters[0].ID
+		count(t, ch, deadQueue(queue), 1)
+	}
+	if n, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true }); n != 1 || err != nil {
+		t.Fatalf("Requeue = %d, %v", n, err)
+	}
+	count(t, ch, queue, 1)
+	count(t, ch, other, 1)
+}
