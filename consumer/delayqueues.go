@@ -135,6 +135,8 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 		return nil, errors.New("Options.Queue is empty")
 	case len(o.Queue) > maxQueueName:
 		return nil, fmt.Errorf("Options.Queue has %d bytes; it may have %d, to which drip appends", len(o.Queue), maxQueueName)
+	case strings.ContainsAny(o.Queue, "\r\n"): // it would declare other queues than it uses
+		return nil, fmt.Errorf("Options.Queue is %q; the broker removes line breaks from the names of queues", o.Queue)
 	case o.URL == "":
 		return nil, errors.New("Options.URL is missing")
 	}

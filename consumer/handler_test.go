@@ -201,6 +201,7 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		{"consumer: Options.DrainTime is -1s; it must be above 0, or 0 for the default", func(o *Options) { o.DrainTime = -time.Second }},
 		{"consumer: Options.Prefetch and Options.Hold may be at most 65535", func(o *Options) { o.Hold = 65536 }},
 		{"consumer: Options.Queue is empty", func(o *Options) { o.Queue = "" }},
+		{`consumer: Options.Queue is "orders\n"; the broker removes line breaks from the names of queues`, func(o *Options) { o.Queue = "orders\n" }},
 		{"consumer: Options.URL is not an AMQP URL such as amqp://user:password@host:5672/vhost, with the password escaped", func(o *Options) { o.URL = "amqp://user:12/secret@localhost/" }},
 		{`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`, func(o *Options) { o.QueueType = "stream" }},
 		{"consumer: Options.TLS is set, and Options.URL is one without TLS; it must begin with amqps://", func(o *Options) {
