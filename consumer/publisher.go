@@ -30,7 +30,7 @@ var (
 // not returned it. It connects on first use and again after a failure.
 type publisher struct {
 	connect func(ctx context.Context) (*amqp.Connection, error)
-	timeout time.Duration // for one confirmation
+	timeout time.Duration // for one confirmation, unless the broker is slow
 	log     *slog.Logger
 
 	// A caller holds turn while connecting and while writing to the channel. It is a Go channel so that waiting for it ends
@@ -39,7 +39,8 @@ type publisher struct {
 
 	mu     sync.Mutex // guards the fields below; never held over I/O
 	closed bool
-	line   *line // nil when there is none
+	line   *line         // nil when there is none
+	slow   time.Duration // the time for one confirmation while the broker is slow, else 0
 
 	largest int       // bytes of a body, when the broker has refused a larger one; 0 if it has not
 	noted   time.Time // when it did
@@ -90,7 +91,12 @@ func (p *publisher) publish(ctx, patience context.Context, build func() (queue s
 		return err
 	}
 	defer l.leave(w.tag)
-	if err = l.await(ctx, patience, w, p.timeout); errors.Is(err, errRefused) {
+	p.mu.Lock()
+	sent, longest := time.Now(), max(p.timeout, p.slow)
+	p.mu.Unlock()
+	err = l.await(ctx, patience, w, longest)
+	p.learn(l, err, longest, time.Since(sent))
+	if errors.Is(err, errRefused) {
 		p.retire(l)
 	}
 	if most := largest(err); most > 0 {
@@ -100,6 +106,19 @@ func (p *publisher) publish(ctx, patience context.Context, build func() (queue s
 		return cmp.Or(p.takes(w.size), err) // others on the channel may be as they should
 	}
 	return err
+}
+
+// learn doubles the time for a confirmation when a line has confirmed nothing in that time, and ends that after a quick confirmation. A slow
+// broker stores what it confirms too late: if each try ended too early, each message would become more and more of them.
+func (p *publisher) learn(l *line, err error, longest, took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case errors.Is(err, errSilent) && l.conn.IsClosed():
+		p.slow = max(p.slow, min(2*longest, inHand))
+	case err == nil && took < p.timeout:
+		p.slow = 0
+	}
 }
 
 // takes returns errTooLarge for a body that is larger than the broker takes. To find out costs all that publish their channel, so

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,6 +112,42 @@ func TestSilentWhileOthersAreConfirmed(t *testing.T) {
 			t.Errorf("await = %v, want %v", err, errSilent)
 		}
 	})
+}
+
+// A broker that confirms late stores what it confirms. The publisher soon waits for it: else each message would be published again and
+// again, and each of the copies, too. When the broker is quick again, so is the publisher.
+func TestSlowConfirmations(t *testing.T) {
+	b, queue := beside(t)
+	const timeout, most = 200 * time.Millisecond, 10
+	p, url := through(t, b.url, 0)
+	var slow atomic.Bool
+	slow.Store(true)
+	p.through(func(f frame) bool {
+		if f.confirms() && slow.Load() {
+			time.Sleep(3 * timeout)
+		}
+		return true
+	})
+	publisher := newPublisher(func(ctx context.Context) (*amqp.Connection, error) {
+		return dial.RabbitMQ(ctx, url, amqp.Config{}, "testing")
+	}, timeout, quiet)
+	defer publisher.close()
+	publish := func() error {
+		return publisher.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) {
+			return queue, amqp.Publishing{Headers: amqp.Table{}}, true
+		})
+	}
+	late := 0
+	for err := publish(); err != nil; err = publish() {
+		if errors.Is(err, errSilent) { // else its connection is just being closed
+			late++
+		}
+		if late == most {
+			t.Fatalf("%d confirmations came too late", most)
+		}
+	}
+	slow.Store(false)
+	eventually(t, "the publisher is quick again", func() bool { return publish() == nil && publisher.slow == 0 })
 }
 
 // eachPatience runs a test with a context that may end, and with one that never does, as in a loop behind Limit.
