@@ -119,7 +119,9 @@ func (b *Broker) Look(ctx context.Context, queue string) (queues.State, error) {
 		defer stop()
 		defer guard(looking, conn)()
 		var err error
-		s, err = b.look(conn, queue)
+		if s, err = b.look(conn, queue); err != nil && looking.Err() != nil {
+			err = looking.Err() // else it would say only that the connection is not open
+		}
 		done <- err
 	}()
 	select {

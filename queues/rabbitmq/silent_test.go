@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/drip-go/drip/internal/oktest"
+	"github.com/drip-go/drip/internal/servers"
 )
 
 // A server that accepts a connection and says nothing holds up no call for ever, also if the caller's context has no end.
@@ -26,4 +27,20 @@ func TestServerSaysNothing(t *testing.T) {
 			t.Errorf("%s = %v, want DeadlineExceeded", name, err)
 		}
 	}
+}
+
+// A broker that no longer answers on a connection which is open ends a Look, whose error says why.
+func TestBrokerHangsAtALook(t *testing.T) {
+	server := servers.OwnRabbitMQ(t)
+	b, err := New(server.URL(), "orders")
+	oktest.OK(t, err)
+	defer b.Close()
+	if _, err := b.Look(t.Context(), "orders"); !errors.Is(err, ErrNoQueue) {
+		t.Fatal(err)
+	}
+	oktest.OK(t, server.Pause())
+	if _, err := b.Look(t.Context(), "others"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Look = %v, want DeadlineExceeded", err)
+	}
+	oktest.OK(t, server.Resume())
 }
