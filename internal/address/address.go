@@ -16,7 +16,7 @@ var ErrMalformed = errors.New("malformed URL")
 // malformed: a part of the password would pass for the host, and appear in the error of connecting.
 func Parse(rawURL string) (*url.URL, error) {
 	u, err := url.Parse(rawURL)
-	if err != nil || u.Host != "" && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+	if err != nil || u.Host != "" && strings.Contains(u.EscapedPath()+u.RawQuery+u.Fragment, "@") {
 		return nil, ErrMalformed // the error of url.Parse repeats its input
 	}
 	return u, nil

@@ -12,6 +12,8 @@ func TestParse(t *testing.T) {
 		"redis://user:se%2Fcret@host/0":     "host",
 		"redis://user:se@cret@host/0":       "host",
 		"redis://host?prefix=shop:":         "host",
+		"amqp://user:secret@host/shop%40eu": "host",
+		"amqp://user:1/cret%40@host/":       "malformed",
 		"memory:":                           "",
 		"memory:me@home":                    "", // it has no host
 		"redis://user:se/cret@host:6379/0":  "malformed",
