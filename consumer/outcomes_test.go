@@ -272,6 +272,7 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 	}{
 		"no broker":           {"amqp://user:secret@127.0.0.1:1/", queue, nil, []string{"connect to RabbitMQ at 127.0.0.1:1", "connection refused"}},
 		"wrong password":      {strings.Replace(b.url, "guest:guest", "guest:secret", 1), queue, nil, []string{"connect to RabbitMQ at 127.0.0.1", "username or password not allowed"}},
+		"no virtual host":     {b.url + "nobodys", queue, nil, []string{"no access to this vhost", "its limit of connections is reached"}},
 		"no queue":            {b.url, "nobody.declared.this", ErrQueue, []string{`there is no queue "nobody.declared.this"; declare it first`}},
 		"another delay queue": {b.url, other, nil, []string{`queue "` + other + `.drip.`, `v1.250ms.00" exists and is another one than drip needs; delete it`}},
 		"a stream":            {b.url, stream, ErrQueue, []string{"is a stream"}},

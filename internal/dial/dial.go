@@ -70,6 +70,8 @@ func RabbitMQ(ctx context.Context, rawURL string, config amqp.Config, purpose st
 			err = ctx.Err()
 		} else if errors.Is(err, os.ErrDeadlineExceeded) { // the connection's timer was first
 			err = context.DeadlineExceeded
+		} else if errors.Is(err, amqp.ErrVhost) { // the client drops the broker's reason
+			err = fmt.Errorf("%w: it does not exist, the user has no permission there, its limit of connections is reached, or the connection was lost", err)
 		}
 		return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
 	}
