@@ -212,12 +212,17 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 	if first && !(op.back() && x.fits() && x.longer && x.open(op, n, x.rate) == n) { // else it leaves room in the interval of a longer window
 		n = c.Front
 	}
-	end, at := c.Head+Grains, int64(0)
+	end, at, closed := c.Head+Grains, int64(0), int64(0)
 	booked := c.Booked - c.Units.Sum(n-c.Head, Grains, mostBooked)
 	for n < end && n != at {
 		at = n
 		booked += c.at(n)
-		if c.at(n) >= x.serves(n) && (x.apart || !x.surplus(op, booked, l.begin(n), first) || x.open(op, n, mostBooked) > n) {
+		full := c.at(n) >= x.serves(n)
+		if full && !x.apart && n >= closed && x.surplus(op, booked, l.begin(n), first) {
+			closed = x.open(op, n, mostBooked)
+			full = closed > n
+		}
+		if full {
 			n++
 		} else {
 			n = x.open(op, n, x.rate)

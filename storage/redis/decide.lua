@@ -3500,6 +3500,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
   end
   local end2 = c2.Head + 1024
   local at2 = 0
+  local closed = 0
   local booked = c2.Booked - c2.Units.Sum(n2 - c2.Head, 1024, 16777215)
   while n2 < end2 and n2 ~= at2 do
     at2 = n2
@@ -3517,99 +3518,96 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
         serves = ((x4 - x4 % each2) / each2 - (x5 - x5 % each2) / each2) * each2
       end
     end
-    local is7 = c2.Units.At(n2 - c2.Head) >= serves
-    if is7 then
-      local is5 = x.apart
-      if not is5 then
-        local surplus = false
-        do
-          local t2 = n2 * x.Limits_Grain + x.Limits_Zero
-          local c3 = x.State_Calendars[0]
-          if x.short and not (x.bound == 0) then
-            surplus = false
-          else
-            local max4 = 0
-            local x4 = t2 - x.Limits_Zero
-            if x4 > max4 then max4 = x4 end
-            local y2 = x.Limits_Grain
-            local n3 = (max4 - max4 % y2) / y2
-            local done
-            for i2 = 0, x.Limits_Windows_n - 1 do
-              local w = x.Limits_Windows[i2]
-              local line2 = x.State_Lines[i2]
-              do
-                local i3 = w.Unit
-                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                if cost2 > 0 and (w.Size > w.Rate or w.Interval <= x.Limits_Grain) then
-                  local gain = 0
-                  gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, line2.Left, x.State_Now, t2)
-                  local left = gain
-                  local due = booked
-                  if w.Size <= w.Rate and x.more > 0 and n3 > c3.Head then
-                    local x5 = x.Limits_Grain
-                    local y3 = w.Interval
-                    local y4 = w.Size
-                    local min2 = (x5 - x5 % y3) / y3
-                    local x6 = (1099511627776 - 1099511627776 % y4) / y4
-                    if x6 < min2 then min2 = x6 end
-                    left, due = min2 * w.Size, c3.Units.At(n3 - c3.Head)
-                  elseif w.Size > w.Rate and first2 and not x.longer and x.Limits_Windows_n > 1 then
-                    local t3 = t2 - w.Offset
-                    local by2 = w.Interval
-                    local since = 0
-                    do
-                      local from2 = x.State_Now
-                      if w.Size > w.Rate then
-                        local max5 = from2
-                        local x5 = x.State_Closed - 1
-                        if x5 > max5 then max5 = x5 end
-                        since = max5
-                      else
-                        since = from2
-                      end
+    local full = c2.Units.At(n2 - c2.Head) >= serves
+    local is5 = full and not x.apart and n2 >= closed
+    if is5 then
+      local surplus = false
+      do
+        local t2 = n2 * x.Limits_Grain + x.Limits_Zero
+        local c3 = x.State_Calendars[0]
+        if x.short and not (x.bound == 0) then
+          surplus = false
+        else
+          local max4 = 0
+          local x4 = t2 - x.Limits_Zero
+          if x4 > max4 then max4 = x4 end
+          local y2 = x.Limits_Grain
+          local n3 = (max4 - max4 % y2) / y2
+          local done
+          for i2 = 0, x.Limits_Windows_n - 1 do
+            local w = x.Limits_Windows[i2]
+            local line2 = x.State_Lines[i2]
+            do
+              local i3 = w.Unit
+              local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+              if cost2 > 0 and (w.Size > w.Rate or w.Interval <= x.Limits_Grain) then
+                local gain = 0
+                gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, line2.Left, x.State_Now, t2)
+                local left = gain
+                local due = booked
+                if w.Size <= w.Rate and x.more > 0 and n3 > c3.Head then
+                  local x5 = x.Limits_Grain
+                  local y3 = w.Interval
+                  local y4 = w.Size
+                  local min2 = (x5 - x5 % y3) / y3
+                  local x6 = (1099511627776 - 1099511627776 % y4) / y4
+                  if x6 < min2 then min2 = x6 end
+                  left, due = min2 * w.Size, c3.Units.At(n3 - c3.Head)
+                elseif w.Size > w.Rate and first2 and not x.longer and x.Limits_Windows_n > 1 then
+                  local t3 = t2 - w.Offset
+                  local by2 = w.Interval
+                  local since = 0
+                  do
+                    local from2 = x.State_Now
+                    if w.Size > w.Rate then
+                      local max5 = from2
+                      local x5 = x.State_Closed - 1
+                      if x5 > max5 then max5 = x5 end
+                      since = max5
+                    else
+                      since = from2
                     end
-                    local t4 = since - w.Offset
-                    local by3 = w.Interval
-                    local max5 = 0
-                    local x5 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                    if x5 > max5 then max5 = x5 end
-                    local y3 = w.Rate
-                    local min2 = max5
-                    local x6 = (1099511627776 - 1099511627776 % y3) / y3
-                    if x6 < min2 then min2 = x6 end
-                    left = line2.Left + min2 * w.Rate
                   end
-                  local expects = 0
-                  expects = Shared_expects(x, due, i2)
-                  if left < expects + cost2 then
-                    surplus = false
-                    done = true
-                    break
-                  end
+                  local t4 = since - w.Offset
+                  local by3 = w.Interval
+                  local max5 = 0
+                  local x5 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                  if x5 > max5 then max5 = x5 end
+                  local y3 = w.Rate
+                  local min2 = max5
+                  local x6 = (1099511627776 - 1099511627776 % y3) / y3
+                  if x6 < min2 then min2 = x6 end
+                  left = line2.Left + min2 * w.Rate
+                end
+                local expects = 0
+                expects = Shared_expects(x, due, i2)
+                if left < expects + cost2 then
+                  surplus = false
+                  done = true
+                  break
                 end
               end
             end
-            if not done then
-              surplus = true
-            end
+          end
+          if not done then
+            surplus = true
           end
         end
-        is5 = not surplus
       end
-      local is6 = is5
-      if not is6 then
-        local open3 = 0
-        open3 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, 16777215)
-        is6 = open3 > n2
-      end
-      is7 = is6
+      is5 = surplus
     end
-    if is7 then
+    if is5 then
+      local open3 = 0
+      open3 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, 16777215)
+      closed = open3
+      full = closed > n2
+    end
+    if full then
       n2 = n2 + 1
     else
-      local open4 = 0
-      open4 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, x.rate)
-      n2 = open4
+      local open3 = 0
+      open3 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, x.rate)
+      n2 = open3
       booked = booked + c2.Units.Sum(at2 + 1 - c2.Head, n2 - c2.Head, 16777215)
     end
   end
