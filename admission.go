@@ -105,6 +105,9 @@ func ParseTicket(s string) (Ticket, error) {
 	if s == "" {
 		return Ticket{}, nil
 	}
+	if len(s) > longestTicket { // Sscanf would read all of a forged text
+		return Ticket{}, errTicket
+	}
 	var t Ticket
 	var urgent int
 	var rest string
@@ -117,13 +120,18 @@ func ParseTicket(s string) (Ticket, error) {
 		n, _ = fmt.Sscanf(s, "4.%d.%d.%d.%d.%d.%d.%d.%d.%x%s", &t.t.Slot, &t.t.Number, &t.t.Again, &c[0], &c[1], &c[2], &c[3], &urgent, &t.within, &rest)
 	}
 	t.urgent = urgent == 1
-	if n != want || len(s) > 140 || t.t.Slot < 1 || t.t.Slot > decision.Never || t.t.Number < 0 || t.t.Number >= decision.LastTime ||
+	if n != want || t.t.Slot < 1 || t.t.Slot > decision.Never || t.t.Number < 0 || t.t.Number >= decision.LastTime ||
 		t.t.Again < 0 || t.t.Again > 2 || slices.Min(c[:]) < 0 || slices.Max(c[:]) > decision.MostUnits || urgent < 0 || urgent > 1 {
-		return Ticket{}, errors.New("drip: not a ticket")
+		return Ticket{}, errTicket
 	}
 	t.t.Slot = min(t.t.Slot, farSlot)
 	return t, nil
 }
+
+// longestTicket is the most bytes of a text of String.
+const longestTicket = 140
+
+var errTicket = errors.New("drip: not a ticket")
 
 // farSlot is in the year 37648. The numbers of a shared limit overflow with slots much further ahead: a forged ticket
 // with such a slot would hold up its entity for ever.

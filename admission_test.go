@@ -349,6 +349,10 @@ func TestTicketText(t *testing.T) {
 			t.Errorf("ParseTicket(%q) = %v, %v", text, got, err)
 		}
 	}
+	long := "3." + strings.Repeat("1", 1<<20)
+	if n := testing.AllocsPerRun(1, func() { _, _ = drip.ParseTicket(long) }); n > 0 {
+		t.Errorf("ParseTicket of a megabyte allocates %v times, so it reads it", n)
+	}
 	if got, err := drip.ParseTicket(""); err != nil || !got.IsZero() {
 		t.Errorf("ParseTicket of nothing = %v, %v", got, err)
 	}
