@@ -213,12 +213,13 @@ func (x *Shared) seek(op *Op, t int64) int64 {
 		n = c.Front
 	}
 	end, at, closed := c.Head+Grains, int64(0), int64(0)
+	gathers := !x.longer && (len(l.Windows) > 1 || l.grain(t) > c.Head) // else the operations use at once what one window has gathered
 	booked := c.Booked - c.Units.Sum(n-c.Head, Grains, mostBooked)
 	for n < end && n != at {
 		at = n
 		booked += c.at(n)
 		full := c.at(n) >= x.serves(n)
-		if full && !x.apart && n >= closed && x.surplus(op, booked, l.begin(n), first) {
+		if full && !x.apart && n >= closed && x.surplus(op, booked, l.begin(n), gathers && booked-c.at(n) >= x.rate*(n-c.Head-1)) {
 			closed = x.open(op, n, mostBooked)
 			full = closed > n
 		}

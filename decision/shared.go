@@ -273,10 +273,10 @@ func (x *Shared) run(f *Flow, op *Op) {
 }
 
 // surplus reports whether the windows have gathered enough by t for the operation and the booked units. A limit that is far from
-// short delays nothing, and a window that gathers while another one is used up has room for more than a grain brings. If one has
-// gathered, another that does not gather has room for as much as it brings in the grain of t. full tells that the grains before have no
-// room: then a window beside such a one is not full before t, and keeps all that it gains.
-func (x *Shared) surplus(op *Op, booked, t int64, full bool) bool {
+// short delays nothing, and a window that gathers while another one or another limit is short has room for more than a grain brings. If one
+// has gathered, another that does not gather has room for as much as it brings in the grain of t. keeps tells that no window is full before
+// t, so that it keeps all that it gains.
+func (x *Shared) surplus(op *Op, booked, t int64, keeps bool) bool {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	if x.short && !x.fits() {
 		return false
@@ -288,7 +288,7 @@ func (x *Shared) surplus(op *Op, booked, t int64, full bool) bool {
 			left, due := w.gain(s, line.Left, s.Now, t), booked
 			if w.Size <= w.Rate && x.more > 0 && n > c.Head {
 				left, due = min(l.Grain/w.Interval, MostUnits/w.Size)*w.Size, c.at(n)
-			} else if w.Size > w.Rate && full && !x.longer && len(l.Windows) > 1 {
+			} else if w.Size > w.Rate && keeps {
 				left = line.Left + min(max(0, w.interval(t)-w.interval(w.since(s, s.Now))), MostUnits/w.Rate)*w.Rate
 			}
 			if left < x.expects(due, int64(i))+cost {

@@ -331,6 +331,25 @@ func TestSharedGatheredBesideAnother(t *testing.T) {
 	}
 }
 
+// Two limits that are short for about as long, of which one has gathered capacity: messages use that as early as the other limit
+// allows.
+func TestSharedGatheredBesideAnotherLimit(t *testing.T) {
+	for _, c := range []struct{ shops, own int }{{1, plenty}, {10, plenty}, {10, 2}, {10, 1}} {
+		o := within(c.own, c.own, drip.Limit{Size: 4})
+		o.Shared["endpoint"] = drip.Limit{Size: 200, RefreshRate: 20, RefreshInterval: 10 * time.Second}
+		nearFluid(t, SharedScenario{
+			Name: fmt.Sprintf("%d shops, %d a second", c.shops, c.own), Options: o, Entities: entities(c.shops), Operation: Fixed(50 * time.Millisecond),
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, times(c.shops, 800/c.shops)...)
+				for i := range m {
+					m[i].Within = []string{"app", "endpoint"}[:1+min(1, r.IntN(4))]
+				}
+				return m
+			},
+		}, 1.06, 1.3)
+	}
+}
+
 // A window that gathers capacity, beside a longer one in the same shared limit: while the longer one is used up, the other one
 // gathers, and messages use that as early as at best.
 func TestSharedGathersBesideALongerWindow(t *testing.T) {

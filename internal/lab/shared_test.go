@@ -479,7 +479,7 @@ func TestRandomShared(t *testing.T) {
 		return got
 	})
 	for name, c := range map[string]struct{ median, p90, most float64 }{
-		"postponements": {1.4, 1.9, 2.5}, "p99 of postponements": {4, 5, 8}, "unused": {0.02, 0.15, 0.25}, "makespan": {1.03, 1.15, 1.4}, "unfairness": {0.02, 0.3, 0.65},
+		"postponements": {1.4, 1.9, 2.5}, "p99 of postponements": {4, 5, 8}, "unused": {0.02, 0.15, 0.27}, "makespan": {1.03, 1.15, 1.4}, "unfairness": {0.02, 0.3, 0.65},
 	} {
 		median, p90, most := quantile(values[name], 0.5), quantile(values[name], 0.9), quantile(values[name], 1)
 		tell(t, !(median <= c.median && p90 <= c.p90 && most <= c.most),

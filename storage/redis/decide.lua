@@ -3501,6 +3501,19 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
   local end2 = c2.Head + 1024
   local at2 = 0
   local closed = 0
+  local is6 = not x.longer
+  if is6 then
+    local is5 = x.Limits_Windows_n > 1
+    if not is5 then
+      local max4 = 0
+      local x4 = t - x.Limits_Zero
+      if x4 > max4 then max4 = x4 end
+      local y2 = x.Limits_Grain
+      is5 = (max4 - max4 % y2) / y2 > c2.Head
+    end
+    is6 = is5
+  end
+  local gathers = is6
   local booked = c2.Booked - c2.Units.Sum(n2 - c2.Head, 1024, 16777215)
   while n2 < end2 and n2 ~= at2 do
     at2 = n2
@@ -3513,26 +3526,27 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
         serves = x.rate
       else
         local each2 = 1 > x.units and 1 or x.units
-        local x4 = (n2 % 1024 + 1) * x.rate
-        local x5 = n2 % 1024 * x.rate
-        serves = ((x4 - x4 % each2) / each2 - (x5 - x5 % each2) / each2) * each2
+        local x5 = (n2 % 1024 + 1) * x.rate
+        local x6 = n2 % 1024 * x.rate
+        serves = ((x5 - x5 % each2) / each2 - (x6 - x6 % each2) / each2) * each2
       end
     end
     local full = c2.Units.At(n2 - c2.Head) >= serves
-    local is5 = full and not x.apart and n2 >= closed
-    if is5 then
+    local is7 = full and not x.apart and n2 >= closed
+    if is7 then
       local surplus = false
       do
         local t2 = n2 * x.Limits_Grain + x.Limits_Zero
+        local keeps = gathers and booked - c2.Units.At(n2 - c2.Head) >= x.rate * (n2 - c2.Head - 1)
         local c3 = x.State_Calendars[0]
         if x.short and not (x.bound == 0) then
           surplus = false
         else
-          local max4 = 0
-          local x4 = t2 - x.Limits_Zero
-          if x4 > max4 then max4 = x4 end
-          local y2 = x.Limits_Grain
-          local n3 = (max4 - max4 % y2) / y2
+          local max5 = 0
+          local x5 = t2 - x.Limits_Zero
+          if x5 > max5 then max5 = x5 end
+          local y3 = x.Limits_Grain
+          local n3 = (max5 - max5 % y3) / y3
           local done
           for i2 = 0, x.Limits_Windows_n - 1 do
             local w = x.Limits_Windows[i2]
@@ -3546,37 +3560,37 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
                 local left = gain
                 local due = booked
                 if w.Size <= w.Rate and x.more > 0 and n3 > c3.Head then
-                  local x5 = x.Limits_Grain
-                  local y3 = w.Interval
-                  local y4 = w.Size
-                  local min2 = (x5 - x5 % y3) / y3
-                  local x6 = (1099511627776 - 1099511627776 % y4) / y4
-                  if x6 < min2 then min2 = x6 end
+                  local x6 = x.Limits_Grain
+                  local y4 = w.Interval
+                  local y5 = w.Size
+                  local min2 = (x6 - x6 % y4) / y4
+                  local x7 = (1099511627776 - 1099511627776 % y5) / y5
+                  if x7 < min2 then min2 = x7 end
                   left, due = min2 * w.Size, c3.Units.At(n3 - c3.Head)
-                elseif w.Size > w.Rate and first2 and not x.longer and x.Limits_Windows_n > 1 then
+                elseif w.Size > w.Rate and keeps then
                   local t3 = t2 - w.Offset
                   local by2 = w.Interval
                   local since = 0
                   do
                     local from2 = x.State_Now
                     if w.Size > w.Rate then
-                      local max5 = from2
-                      local x5 = x.State_Closed - 1
-                      if x5 > max5 then max5 = x5 end
-                      since = max5
+                      local max6 = from2
+                      local x6 = x.State_Closed - 1
+                      if x6 > max6 then max6 = x6 end
+                      since = max6
                     else
                       since = from2
                     end
                   end
                   local t4 = since - w.Offset
                   local by3 = w.Interval
-                  local max5 = 0
-                  local x5 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                  if x5 > max5 then max5 = x5 end
-                  local y3 = w.Rate
-                  local min2 = max5
-                  local x6 = (1099511627776 - 1099511627776 % y3) / y3
-                  if x6 < min2 then min2 = x6 end
+                  local max6 = 0
+                  local x6 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                  if x6 > max6 then max6 = x6 end
+                  local y4 = w.Rate
+                  local min2 = max6
+                  local x7 = (1099511627776 - 1099511627776 % y4) / y4
+                  if x7 < min2 then min2 = x7 end
                   left = line2.Left + min2 * w.Rate
                 end
                 local expects = 0
@@ -3594,9 +3608,9 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
           end
         end
       end
-      is5 = surplus
+      is7 = surplus
     end
-    if is5 then
+    if is7 then
       local open3 = 0
       open3 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, 16777215)
       closed = open3
@@ -3615,9 +3629,9 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
     c2.Front = n2 < end2 and n2 or end2
   end
   if x.units > x.rate and x.gathered == 0 then
-    local x4 = x.units - 1
-    local y2 = x.rate
-    local min2 = c2.Front + (x4 - x4 % y2) / y2
+    local x5 = x.units - 1
+    local y3 = x.rate
+    local min2 = c2.Front + (x5 - x5 % y3) / y3
     if end2 < min2 then min2 = end2 end
     x.gathered = min2
     for i2 = 0, x.Limits_Windows_n - 1 do
@@ -3632,7 +3646,7 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
   seek = n2 > x.gathered and n2 or x.gathered
   return seek
 end
-function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t, full)
+function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t, keeps)
   local surplus = false
   local c2 = x.State_Calendars[0]
   if x.short and not (x.bound == 0) then
@@ -3663,7 +3677,7 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t
             local x4 = (1099511627776 - 1099511627776 % y3) / y3
             if x4 < min2 then min2 = x4 end
             left, due = min2 * w.Size, c2.Units.At(n2 - c2.Head)
-          elseif w.Size > w.Rate and full and not x.longer and x.Limits_Windows_n > 1 then
+          elseif w.Size > w.Rate and keeps then
             local t2 = t - w.Offset
             local by2 = w.Interval
             local since = 0
