@@ -59,6 +59,9 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	s.rest(leases)
 	l.line(s)
 	s.expireUrgent(s.Now - l.grace())
+	if !op.back() && s.due() && s.Plain+leases.Out(s.Now) < l.Tokens && l.idle(s) {
+		l.forget(s, MostUnits)
+	}
 	if op.Urgent {
 		s.takeUrgent(&op.Ticket)
 	}
@@ -102,12 +105,12 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	a.Delay = slot - s.Now
 	asks := false
 	if !op.back() {
-		wait := l.unmeasured(s, leases, op, a)
+		wait := min(l.unmeasured(s, leases, op, a), l.lapse(s, op, a))
 		if a.Limit > 0 {
 			x := &shared[a.Limit-1]
 			wait = x.Limits.unmeasured(x.State, x.Leases, op, a)
 		}
-		asks = a.Delay > far && a.Delay/4 > wait
+		asks = a.Delay/4 > wait
 		if asks {
 			a.Delay = max(wait, min(a.Delay/4, asksAgain))
 		}
@@ -130,21 +133,48 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 		l.promise(s, s.Slot, op, 0, false)
 	}
 	if !op.back() { // a token was free although others wait for one: they are fewer than their numbers
-		waiting := max(0, s.Next*16-s.Head)
-		if waiting > 0 && !l.idle(s) {
-			waiting = (waiting + 15) / 16
+		lost := (s.waiting() + 15) / 16
+		if l.idle(s) {
+			lost = MostUnits
 		}
-		s.Head += waiting
+		l.forget(s, lost)
 	} else if v.number > 0 { // one ticket is back, of a number near Head: Head moves on by one, and a little towards this number
 		s.Head += max(128, 512+v.number*16-s.Head) / 32
 	}
 }
 
-// idle reports whether no operation has begun for so long, though none was denied a token, that the tickets that wait for one probably do
-// not come: for the time of 16 operations, and ten seconds, since queues may be late.
-func (l *Limits) idle(s *State) bool {
-	return s.LastID > 1 && s.AgainUS <= s.Now*1000 && s.Now-max(s.LastID/1024, s.Closed) >= max(10_000, l.pace(s)*16/1000)
+// waiting returns about how many tickets wait for tokens, times 16.
+func (s *State) waiting() int64 { return max(0, s.Next*16-s.Head) }
+
+// due reports whether all tickets wait for tokens: no slot lies ahead, and no line for a shared limit.
+func (s *State) due() bool {
+	last := s.Slot
+	for i := range s.Flows {
+		last = max(last, s.Flows[i].End)
+	}
+	return last <= s.Now
 }
+
+// forget takes so many tickets, times 16, for lost. If all are due, the windows get their promises back.
+func (l *Limits) forget(s *State, tickets int64) {
+	s.Head += min(tickets, s.waiting())
+	due := s.due()
+	for i := range l.Windows {
+		line := &s.Lines[i]
+		if usual := max(1, line.usual(s)); due {
+			line.Promised = max(line.Promised, min(line.Left, line.Promised+min((tickets+15)/16, bound/usual)*usual))
+		}
+	}
+}
+
+// idle reports whether no operation has begun for so long, though none was denied a token, that the tickets that wait for one probably do
+// not come.
+func (l *Limits) idle(s *State) bool {
+	return s.LastID > 1 && s.AgainUS <= s.Now*1000 && s.Now-max(s.LastID/1024, s.Closed) >= l.patience(s)
+}
+
+// patience is the time of 16 operations, and at least ten seconds, since queues may be late.
+func (l *Limits) patience(s *State) int64 { return max(10_000, l.pace(s)*16/1000) }
 
 // overtake counts the capacity of an operation that goes before the booked ones. A window with room beside them promises
 // that capacity now. In any other window the operation takes spare capacity, which measure has to know.
@@ -262,7 +292,7 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 		c := &s.Calendars[i]
 		out += c.at(c.Head)
 	}
-	if s.Ended >= few || s.Closed > s.Now || out == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
+	if a.Delay <= far || s.Ended >= few || s.Closed > s.Now || out == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
 		return Never
 	}
 	since := s.LastID / 1024
@@ -272,4 +302,24 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 		since = 2*s.Last - s.Now
 	}
 	return max(l.mean(s), s.Now-since) + 1
+}
+
+// lapse returns how long it will probably take until the tickets that wait for tokens have used up a window or are lost, if only their
+// promises delay a newcomer, for so long. Else it returns Never. The newcomer books no slot, which may be in the next day.
+func (l *Limits) lapse(s *State, op *Op, a *Answer) int64 {
+	pace, wait := l.pace(s), int64(Never)
+	if !s.due() || a.Bound != BoundBooked || a.Delay < 10*minute {
+		return wait
+	}
+	for i := range l.Windows {
+		line := &s.Lines[i]
+		left, cost := line.Left, op.Cost[line.Window.Unit]
+		if left < cost {
+			return Never
+		}
+		if line.Promised < cost {
+			wait = min(wait, min(left/max(1, line.usual(s)), bound/pace)*pace/1000+l.patience(s))
+		}
+	}
+	return wait
 }

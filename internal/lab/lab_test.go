@@ -442,6 +442,31 @@ func tell(t testing.TB, wrong bool, format string, args ...any) {
 	}
 }
 
+// Tickets that wait for tokens alone, and are lost, leave the capacity of a long window to newcomers.
+func TestLostTicketsInALongWindow(t *testing.T) {
+	for _, c := range []struct {
+		size, rate, tokens, messages int
+		interval, operation          time.Duration
+		times                        float64 // of the best time
+	}{
+		{200, 10, 2, 100, time.Minute, 200 * time.Millisecond, 1.5},
+		{40, 2, 2, 20, time.Minute, 200 * time.Millisecond, 2},
+		{2000, 100, 10, 1000, time.Minute, time.Second, 1.2},
+		{200, 200, 2, 100, time.Minute, 200 * time.Millisecond, 1.5},
+		{5000, 5000, 5, 1000, 24 * time.Hour, 500 * time.Millisecond, 1.4},
+		{1000, 10, 4, 500, 10 * time.Second, 500 * time.Millisecond, 1.5},
+	} {
+		for _, lost := range []float64{0.5, 1} {
+			nearBest(t, Scenario{
+				Name:     fmt.Sprintf("%d + %d in %v, %d tokens, %v of the tickets lost", c.size, c.rate, c.interval, c.tokens, lost),
+				Options:  drip.Options{Size: c.size, RefreshRate: c.rate, RefreshInterval: c.interval, Concurrency: c.tokens},
+				Arrivals: Burst(c.messages, begun), Operation: Exponential(c.operation), Late: Uniform(0, 200*time.Millisecond),
+				Travel: travel, Processes: 2, Hold: -1, LostTickets: lost,
+			}, c.times, 7)
+		}
+	}
+}
+
 // A lost ticket costs its own message a slot, not the entity.
 func TestRandomLoadsWithLostTickets(t *testing.T) {
 	for _, c := range []struct{ lost, p95 float64 }{{0, 1.1}, {0.01, 1.1}, {0.1, 1.12}, {0.5, 1.2}, {1, 1.2}} {
