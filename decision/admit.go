@@ -76,6 +76,9 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 			x.ask(&op.Cost)
 		}
 		x.enter(&s.Flows[x.flow], op)
+		if !op.back() {
+			x.forget()
+		}
 	}
 	for i := range shared {
 		x := &shared[i]
@@ -108,7 +111,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 		wait := min(l.unmeasured(s, leases, op, a), l.lapse(s, op, a))
 		if a.Limit > 0 {
 			x := &shared[a.Limit-1]
-			wait = x.Limits.unmeasured(x.State, x.Leases, op, a)
+			wait = min(x.Limits.unmeasured(x.State, x.Leases, op, a), x.lapse(op, a))
 		}
 		asks = a.Delay/4 > wait
 		if asks {
@@ -307,19 +310,25 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 // lapse returns how long it will probably take until the tickets that wait for tokens have used up a window or are lost, if only their
 // promises delay a newcomer, for so long. Else it returns Never. The newcomer books no slot, which may be in the next day.
 func (l *Limits) lapse(s *State, op *Op, a *Answer) int64 {
-	pace, wait := l.pace(s), int64(Never)
+	wait := int64(Never)
 	if !s.due() || a.Bound != BoundBooked || a.Delay < 10*minute {
 		return wait
 	}
 	for i := range l.Windows {
 		line := &s.Lines[i]
-		left, cost := line.Left, op.Cost[line.Window.Unit]
-		if left < cost {
+		cost := op.Cost[line.Window.Unit]
+		if line.Left < cost {
 			return Never
 		}
 		if line.Promised < cost {
-			wait = min(wait, min(left/max(1, line.usual(s)), bound/pace)*pace/1000+l.patience(s))
+			wait = min(wait, l.uses(s, line))
 		}
 	}
 	return wait
+}
+
+// uses returns how long operations that wait for tokens will probably take for what a window has left, if they come.
+func (l *Limits) uses(s *State, line *Line) int64 {
+	pace := l.pace(s)
+	return min(max(0, line.Left)/max(1, line.usual(s)), bound/pace)*pace/1000 + l.patience(s)
 }

@@ -258,11 +258,6 @@ func (x *Shared) run(f *Flow, op *Op) {
 			line.Taken += op.Cost[line.Window.Unit]
 		}
 	}
-	if !op.back() && x.short && x.Limits.idle(s) { // tokens are short, but those that have booked do not come
-		c.Units.Clear()
-		c.Booked, c.Front, c.Last = 0, c.Head+1, 0
-		s.Slot = s.Now
-	}
 	x.Limits.take(s, op)
 	step := x.step(x.waits())
 	from, to := (c.Head-1)*tick, x.later((c.Head+1)*tick, 2*step) // a surplus counts as two operations at most
@@ -270,6 +265,36 @@ func (x *Shared) run(f *Flow, op *Op) {
 	if op.Urgent {
 		f.FairUrgent = min(x.later(max(f.FairUrgent, from), step), to)
 	}
+}
+
+// forget takes all tickets for lost if they are due, a token is free, and no operation has begun for long: see Limits.idle.
+func (x *Shared) forget() {
+	c, s, l := &x.State.Calendars[0], x.State, x.Limits
+	if (x.short || s.Slot <= s.Now) && s.Plain+x.Leases.Out(s.Now) < l.Tokens && l.idle(s) {
+		c.Units.Clear()
+		c.Booked, c.Front, c.Last = 0, c.Head+1, 0
+		s.Slot = s.Now
+	}
+}
+
+// lapse is Limits.lapse of the booked operations.
+func (x *Shared) lapse(op *Op, a *Answer) int64 {
+	c, s, l := &x.State.Calendars[0], x.State, x.Limits
+	wait := int64(Never)
+	if c.Booked > c.at(c.Head) || a.Bound > BoundBooked || a.Delay < 10*minute {
+		return wait
+	}
+	for i := range l.Windows {
+		line := &s.Lines[i]
+		cost := op.Cost[line.Window.Unit]
+		if line.Left < cost {
+			return Never
+		}
+		if line.Left-x.expects(c.Booked, int64(i)) < cost {
+			wait = min(wait, max(0, s.Slot-s.Now)+l.uses(s, line))
+		}
+	}
+	return wait
 }
 
 // surplus reports whether the windows have gathered enough by t for the operation and the booked units. A limit that is far from

@@ -467,6 +467,38 @@ func TestLostTicketsInALongWindow(t *testing.T) {
 	}
 }
 
+// The same of a limit that entities share.
+func TestSharedLostTicketsInALongWindow(t *testing.T) {
+	for _, c := range []struct {
+		size, rate, tokens, messages, entities int
+		interval, operation                    time.Duration
+		lost                                   float64
+		most                                   time.Duration
+	}{
+		{200, 100, 5, 100, 1, time.Hour, 300 * time.Millisecond, 1, time.Minute},
+		{20, 4, 2, 16, 1, 24 * time.Hour, 300 * time.Millisecond, 0.5, time.Minute},
+		{50, 50, 5, 40, 20, 24 * time.Hour, time.Second, 0.5, 2 * time.Minute},
+		{200, 200, 5, 160, 20, 24 * time.Hour, time.Second, 1, 2 * time.Minute},
+		{1000, 500, 1, 500, 3, 24 * time.Hour, 100 * time.Millisecond, 1, 5 * time.Minute},
+	} {
+		s := SharedScenario{
+			Options: drip.Options{Size: plenty, RefreshRate: plenty, Shared: map[string]drip.Limit{
+				"app": {Size: c.size, RefreshRate: c.rate, RefreshInterval: c.interval, Concurrency: c.tokens},
+			}},
+			Entities: make([]SharedEntity, c.entities), Operation: Exponential(c.operation), Hold: -1, LostTickets: c.lost, Unmeasured: true,
+			Messages: func(*rand.Rand) (messages []SharedMessage) {
+				for n := range c.messages {
+					messages = append(messages, SharedMessage{At: begun, Entity: n % c.entities})
+				}
+				return messages
+			},
+		}
+		got := mustRunShared(t, s, 1)
+		tell(t, got.OverLimit > 0 || got.Done < got.Messages || got.Makespan > c.most || got.Redeliveries.Mean > 10, "%d + %d in %v, %d tokens, %v of the tickets lost: %d over the limit, %d of %d messages ran in %v, with %.2f postponements; want at most %v",
+			c.size, c.rate, c.interval, c.tokens, c.lost, got.OverLimit, got.Done, got.Messages, got.Makespan, got.Redeliveries.Mean, c.most)
+	}
+}
+
 // A lost ticket costs its own message a slot, not the entity.
 func TestRandomLoadsWithLostTickets(t *testing.T) {
 	for _, c := range []struct{ lost, p95 float64 }{{0, 1.1}, {0.01, 1.1}, {0.1, 1.12}, {0.5, 1.2}, {1, 1.2}} {

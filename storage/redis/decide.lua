@@ -7155,6 +7155,33 @@ end
               end
               local f = s_Flows[x4.flow]
               Shared_enter(x4, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
+              if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
+                do
+                  local c2 = x4.State_Calendars[0]
+                  local is6 = (x4.short or x4.State_Slot <= x4.State_Now) and x4.State_Plain + x4.Leases.Out(x4.State_Now) < x4.Limits_Tokens
+                  if is6 then
+                    local is5 = x4.State_LastID > 1 and x4.State_AgainUS <= x4.State_Now * 1000
+                    if is5 then
+                      local x5 = x4.State_LastID
+                      local max4 = (x5 - x5 % 1024) / 1024
+                      if x4.State_Closed > max4 then max4 = x4.State_Closed end
+                      local pace2 = 0
+                      pace2 = Limits_pace(x4.Limits_Tokens, x4.Limits_Guess, x4.State_Held, x4.State_Ended)
+                      local x6 = pace2 * 16
+                      local max5 = 10000
+                      local x7 = (x6 - x6 % 1000) / 1000
+                      if x7 > max5 then max5 = x7 end
+                      is5 = x4.State_Now - max4 >= max5
+                    end
+                    is6 = is5
+                  end
+                  if is6 then
+                    c2.Units.Clear()
+                    c2.Booked, c2.Front, c2.Last = 0, c2.Head + 1, 0
+                    x4.State_Slot = x4.State_Now
+                  end
+                end
+              end
             end
             for i2 = 0, shared_n - 1 do
               local x4 = shared[i2]
@@ -7498,28 +7525,6 @@ end
                       line2.Taken = line2.Taken + (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
                     end
                   end
-                  local is6 = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and x4.short
-                  if is6 then
-                    local is5 = x4.State_LastID > 1 and x4.State_AgainUS <= x4.State_Now * 1000
-                    if is5 then
-                      local x5 = x4.State_LastID
-                      local max4 = (x5 - x5 % 1024) / 1024
-                      if x4.State_Closed > max4 then max4 = x4.State_Closed end
-                      local pace2 = 0
-                      pace2 = Limits_pace(x4.Limits_Tokens, x4.Limits_Guess, x4.State_Held, x4.State_Ended)
-                      local x6 = pace2 * 16
-                      local max5 = 10000
-                      local x7 = (x6 - x6 % 1000) / 1000
-                      if x7 > max5 then max5 = x7 end
-                      is5 = x4.State_Now - max4 >= max5
-                    end
-                    is6 = is5
-                  end
-                  if is6 then
-                    c2.Units.Clear()
-                    c2.Booked, c2.Front, c2.Last = 0, c2.Head + 1, 0
-                    x4.State_Slot = x4.State_Now
-                  end
                   do
                     for i3 = 0, x4.State_Lines_n - 1 do
                       local line2 = x4.State_Lines[i3]
@@ -7544,37 +7549,37 @@ end
                     local waits = 0
                     do
                       local c3 = x4.State_Calendars[0]
-                      local max6 = c3.Weight + c3.Before
-                      if x4.weight > max6 then max6 = x4.weight end
-                      waits = max6
+                      local max4 = c3.Weight + c3.Before
+                      if x4.weight > max4 then max4 = x4.weight end
+                      waits = max4
                     end
                     local units2 = x4.units * waits
                     local y = x4.weight
                     local whole = (units2 - units2 % y) / y
-                    local x8 = (units2 - whole * x4.weight) * 524288
+                    local x5 = (units2 - whole * x4.weight) * 524288
                     local y2 = x4.weight
-                    local x9 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x8 - x8 % y2) / y2
+                    local x6 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x5 - x5 % y2) / y2
                     local y3 = x4.rate
-                    local step2 = (x9 - x9 % y3) / y3
+                    local step2 = (x6 - x6 % y3) / y3
                     local part = x4.part
-                    local x10 = part + x4.Limits_Scale - 1
+                    local x7 = part + x4.Limits_Scale - 1
                     local y4 = x4.Limits_Scale
-                    local min2 = (x10 - x10 % y4) / y4
+                    local min2 = (x7 - x7 % y4) / y4
                     if 17179869184 < min2 then min2 = 17179869184 end
                     local y5 = 1 > x4.part and 1 or x4.part
                     local min3 = (part - part % y5) / y5
                     if 16777215 < min3 then min3 = 16777215 end
-                    local max6 = min2 < 16777215 and min2 or 16777215
-                    local x11 = min3 * x4.units
-                    if x11 > max6 then max6 = x11 end
-                    local x12 = (max6 < 4294967296 and max6 or 4294967296) * 1024
+                    local max4 = min2 < 16777215 and min2 or 16777215
+                    local x8 = min3 * x4.units
+                    if x8 > max4 then max4 = x8 end
+                    local x9 = (max4 < 4294967296 and max4 or 4294967296) * 1024
                     local y6 = x4.rate
-                    if (x12 - x12 % y6) / y6 > 1 then
+                    if (x9 - x9 % y6) / y6 > 1 then
                       local until2 = 0
                       until2 = Shared_until(x4, x4.part)
-                      local x13 = until2 * 3
-                      local x14 = (x13 - x13 % 2) / 2
-                      if x14 < step2 then step2 = x14 end
+                      local x10 = until2 * 3
+                      local x11 = (x10 - x10 % 2) / 2
+                      if x11 < step2 then step2 = x11 end
                     end
                     step = step2
                   end
@@ -8182,9 +8187,6 @@ end
                 end
                 local lapse = 0
                 do
-                  local pace2 = 0
-                  pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                  local pace3 = pace2
                   local wait = 9007199254740991
                   local due2 = false
                   do
@@ -8200,32 +8202,38 @@ end
                     local done
                     for i2 = 0, l_Windows_n - 1 do
                       local line2 = s_Lines[i2]
-                      local left = line2.Left
                       local i3 = line2.Window_Unit
                       local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      if left < cost2 then
+                      if line2.Left < cost2 then
                         lapse = 9007199254740991
                         done = true
                         break
                       end
                       if line2.Promised < cost2 then
-                        local x4 = line2.Estimated
-                        local y = 1 > s_Ended and 1 or s_Ended
-                        local max4 = 1
-                        local x5 = (x4 - x4 % y) / y
-                        if x5 > max4 then max4 = x5 end
-                        local min2 = (left - left % max4) / max4
-                        local x6 = (1125899906842624 - 1125899906842624 % pace3) / pace3
-                        if x6 < min2 then min2 = x6 end
-                        local x7 = min2 * pace3
-                        local pace4 = 0
-                        pace4 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                        local x8 = pace4 * 16
-                        local max5 = 10000
-                        local x9 = (x8 - x8 % 1000) / 1000
-                        if x9 > max5 then max5 = x9 end
-                        local x10 = (x7 - x7 % 1000) / 1000 + max5
-                        if x10 < wait then wait = x10 end
+                        local uses = 0
+                        do
+                          local pace2 = 0
+                          pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                          local pace3 = pace2
+                          local x4 = line2.Estimated
+                          local y = 1 > s_Ended and 1 or s_Ended
+                          local max4 = 1
+                          local x5 = (x4 - x4 % y) / y
+                          if x5 > max4 then max4 = x5 end
+                          local x6 = 0 > line2.Left and 0 or line2.Left
+                          local min2 = (x6 - x6 % max4) / max4
+                          local x7 = (1125899906842624 - 1125899906842624 % pace3) / pace3
+                          if x7 < min2 then min2 = x7 end
+                          local x8 = min2 * pace3
+                          local pace4 = 0
+                          pace4 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                          local x9 = pace4 * 16
+                          local max5 = 10000
+                          local x10 = (x9 - x9 % 1000) / 1000
+                          if x10 > max5 then max5 = x10 end
+                          uses = (x8 - x8 % 1000) / 1000 + max5
+                        end
+                        if uses < wait then wait = uses end
                       end
                     end
                     if not done then
@@ -8270,7 +8278,63 @@ end
                       unmeasured2 = max5 + 1
                     end
                   end
-                  wait = unmeasured2
+                  local lapse2 = 0
+                  do
+                    local c2 = x4.State_Calendars[0]
+                    local wait2 = 9007199254740991
+                    local n2 = c2.Head
+                    if c2.Booked > c2.Units.At(n2 - c2.Head) or a_Bound > 3 or a_Delay < 600000 then
+                      lapse2 = wait2
+                    else
+                      local done
+                      for i2 = 0, x4.Limits_Windows_n - 1 do
+                        local line2 = x4.State_Lines[i2]
+                        local i3 = line2.Window_Unit
+                        local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        if line2.Left < cost2 then
+                          lapse2 = 9007199254740991
+                          done = true
+                          break
+                        end
+                        local expects = 0
+                        expects = Shared_expects(x4, c2.Booked, i2)
+                        if line2.Left - expects < cost2 then
+                          local max4 = 0
+                          local x5 = x4.State_Slot - x4.State_Now
+                          if x5 > max4 then max4 = x5 end
+                          local uses = 0
+                          do
+                            local pace2 = 0
+                            pace2 = Limits_pace(x4.Limits_Tokens, x4.Limits_Guess, x4.State_Held, x4.State_Ended)
+                            local pace3 = pace2
+                            local x6 = line2.Estimated
+                            local y = 1 > x4.State_Ended and 1 or x4.State_Ended
+                            local max5 = 1
+                            local x7 = (x6 - x6 % y) / y
+                            if x7 > max5 then max5 = x7 end
+                            local x8 = 0 > line2.Left and 0 or line2.Left
+                            local min2 = (x8 - x8 % max5) / max5
+                            local x9 = (1125899906842624 - 1125899906842624 % pace3) / pace3
+                            if x9 < min2 then min2 = x9 end
+                            local x10 = min2 * pace3
+                            local pace4 = 0
+                            pace4 = Limits_pace(x4.Limits_Tokens, x4.Limits_Guess, x4.State_Held, x4.State_Ended)
+                            local x11 = pace4 * 16
+                            local max6 = 10000
+                            local x12 = (x11 - x11 % 1000) / 1000
+                            if x12 > max6 then max6 = x12 end
+                            uses = (x10 - x10 % 1000) / 1000 + max6
+                          end
+                          local x6 = max4 + uses
+                          if x6 < wait2 then wait2 = x6 end
+                        end
+                      end
+                      if not done then
+                        lapse2 = wait2
+                      end
+                    end
+                  end
+                  wait = unmeasured2 < lapse2 and unmeasured2 or lapse2
                 end
                 asks = (a_Delay - a_Delay % 4) / 4 > wait
                 if asks then
