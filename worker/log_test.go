@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +52,26 @@ func TestPanicIsLogged(t *testing.T) {
 				t.Errorf("with %d attempts and %s the log is %+v", attempts, name, line)
 			}
 		}
+	}
+}
+
+// runtime.Goexit, as testing's FailNow calls it, leaves no Outcome. Nothing but the log tells of the message then.
+func TestGoexitIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	b := buckettest.New(t, drip.Options{})
+	w := newWorker(t, Options[string]{Limiter: b, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	var doing sync.WaitGroup
+	doing.Go(func() {
+		w.Do(t.Context(), "shop", "", func(context.Context) error { runtime.Goexit(); return nil })
+	})
+	doing.Wait()
+	if n := buckettest.Inspect(t, b, "shop").InUse; n != 0 || !strings.Contains(log.String(), "Goexit leaves a message unsettled\" entity=shop") {
+		t.Errorf("%d tokens are out, and the log is %q", n, log.String())
+	}
+	log.Reset()
+	w.Do(t.Context(), "shop", "", func(context.Context) error { return nil })
+	if log.Len() > 0 {
+		t.Errorf("of a message that is done the log says %q", log.String())
 	}
 }
 

@@ -194,6 +194,12 @@ const (
 // waits for the limiter at most until a moment before the deadline of ctx.
 func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context.Context) error) Outcome {
 	m, err := w.Open(msg, ParseNote(note))
+	ended := false
+	defer func() {
+		if !ended { // nobody gets an Outcome
+			w.o.Logger.ErrorContext(ctx, "runtime.Goexit leaves a message unsettled", "entity", m.Entity, "message_id", m.ID)
+		}
+	}()
 	var out Outcome
 	switch rest := time.Until(m.Note.Due); {
 	case rest > soon: // whatever err is: the attempt has its time
@@ -214,6 +220,7 @@ func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context
 			w.o.Logger.ErrorContext(ctx, "Options.Observe failed", "entity", m.Entity, "message_id", m.ID, "error", err)
 		}
 	}
+	ended = true
 	return out
 }
 
