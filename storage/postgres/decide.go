@@ -130,7 +130,7 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 	var clock int64
 	reading := []statement{{sql: beginSQL}}
 	for _, r := range rows {
-		r.read, r.ends, r.stop, r.ended = record{}, nil, len(calls), none // it may be another try
+		r.read, r.ends, r.stop, r.ended, r.after = record{}, nil, len(calls), none, purged{} // it may be another try or round
 		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields(), r})
 	}
 	limit := fmt.Sprint(min(max(1, s.timeout.Milliseconds()/2), math.MaxInt32))

@@ -259,3 +259,45 @@ func TestRevivedTogether(t *testing.T) {
 	}
 	counted(t, admin, o.Schema)
 }
+
+// The second of two calls in a transaction needs ended leases of its entity deleted, after those of the shared limit. Meanwhile the first
+// has changed the limit's row.
+func TestLeasesDeletedOneAfterTheOther(t *testing.T) {
+	o := postgres.Options{Schema: newSchema(), Timeout: 30 * time.Second}
+	admin, pool := sharedPool(t), newPool(t, servers.UsePostgres(t).URL(), 1)
+	s, direct := newStorageWith(t, pool, o), newStorageWith(t, admin, o)
+	few := *plenty
+	few.Tokens = 10
+	dying := few
+	dying.Lease, dying.MaxLease = 1, 1
+	call := func(s *postgres.Storage, shop string, l *decision.Limits) {
+		within := []storage.Within{{Key: "app", Limits: l, ID: 1, Weight: 1}}
+		if a, err := s.Do(context.Background(), shop, l, within, one); err != nil || a.Lease.ID == 0 {
+			t.Errorf("Admit of %s = %+v, %v", shop, a, err)
+		}
+	}
+	call(direct, "b", &dying)
+	eventually(t, "its leases have ended", func() bool {
+		return query[bool](t, admin, o.Schema, "select max(ends) < date_part('epoch', clock_timestamp()) * 1000 from drip.lease")
+	})
+	do(t, direct, "first", plenty, one)
+	tx := begin(t, admin, o.Schema, "select from drip.entity where key = 'first' for update")
+	defer tx.Rollback(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := s.Do(context.Background(), "first", plenty, nil, one); err != nil {
+			t.Error(err)
+		}
+	})
+	waiting(t, admin)
+	for i, shop := range []string{"a", "b"} {
+		wg.Go(func() { call(s, shop, &few) })
+		eventually(t, "the call waits", func() bool { return s.Waiting() == i+1 })
+	}
+	ok(t, tx.Commit(t.Context()))
+	wg.Wait()
+	counted(t, admin, o.Schema)
+	if n := read(t, direct, "app").Out; n != 2 {
+		t.Errorf("%d leases of the limit are out, want 2", n)
+	}
+}
