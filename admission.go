@@ -193,7 +193,6 @@ const (
 	BoundWindow              // a window's capacity is used up
 )
 
-// leaseOf returns the Lease of a caller.
 func leaseOf(entityID string, l decision.Lease, within uint64) Lease {
 	if l.ID == 0 {
 		return Lease{}

@@ -252,7 +252,6 @@ func midnight(date time.Time, location *time.Location) int64 {
 	return t.UnixMilli()
 }
 
-// alignmentOf returns the Alignment of a stored window.
 func alignmentOf(w decision.Window) Alignment {
 	if w.Offset == 0 && w.Series == 0 {
 		return Alignment{}

@@ -266,7 +266,6 @@ func TestWaitingForOnesTurnEndsWithTheContext(t *testing.T) {
 	})
 }
 
-// counting counts which path is taken.
 type counting struct {
 	*memory.Storage
 	plain, atomic int

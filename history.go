@@ -103,7 +103,6 @@ type historyShard struct {
 	_      [64 - 16]byte
 }
 
-// entityMinute is a minute of an entity.
 type entityMinute struct {
 	entity string
 	minute int64
@@ -291,13 +290,11 @@ func (h *history) write(entity string, counts map[entityMinute]*decision.Cost) e
 // operation run and the process that settles it store their counts at different times.
 type record map[used]int64
 
-// used is a minute and a unit.
 type used struct {
 	minute int64
 	unit   string
 }
 
-// recordJSON is a record as JSON.
 type recordJSON struct {
 	Version int                `json:"v"`
 	From    int64              `json:"from"` // a minute

@@ -139,7 +139,6 @@ func (o *Options) own() {
 	}
 }
 
-// setFirst sets the fields of the first window.
 func (o *Options) setFirst(w Window) {
 	o.Size, o.RefreshRate, o.RefreshInterval, o.Align, o.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit
 }

@@ -182,7 +182,6 @@ func (s *Shadow) admit(ctx context.Context, entityID string, r Request, plain bo
 	return Admission{Lease: real, Bound: a.Bound, Limit: a.Limit}, nil
 }
 
-// negative reports whether a cost is below zero.
 func (r *Request) negative() bool {
 	for _, n := range r.Costs {
 		if n < 0 {

@@ -23,7 +23,6 @@ type load struct {
 	own     bool // the entities' own limit is on trial, and the shared ones hold
 }
 
-// seen is the outcome of a load.
 type seen struct {
 	postponed map[Bound]int
 	delays    time.Duration
@@ -104,7 +103,6 @@ func (l load) runs(t *testing.T, shadow bool) (s seen) {
 	return s
 }
 
-// hold keeps a lease for a time.
 func hold(t *testing.T, b interface {
 	Renew(context.Context, string, Lease) (Lease, error)
 }, entity string, l Lease, took time.Duration) Lease {
@@ -293,7 +291,6 @@ func TestCancelOnTrial(t *testing.T) {
 	}
 }
 
-// counted counts the calls of a Bucket.
 type counted struct {
 	*Bucket
 	admits, settles, cancels atomic.Int64

@@ -179,7 +179,6 @@ func (b *Bucket) within(ctx context.Context, entityID string, which uint64, now 
 	return within, nil
 }
 
-// mostWeight is the largest weight of an entity.
 const mostWeight = 1_000_000
 
 // limitsOfShared returns the limit as Options.SharedLimits has it, at the time now or OwnClock.

@@ -145,7 +145,6 @@ type changeJSON struct {
 	PinnedUntil moment `json:"pinned_until"` // null as well if only unpin ends it
 }
 
-// tell reports the change.
 func (c *change) tell(t *terminal, j changeJSON, text string) error {
 	if c.json {
 		return writeJSON(t.out, j)

@@ -62,7 +62,6 @@ func (c *inspect) run(ctx context.Context, t *terminal, args []string) error {
 	return r.write(t.out, t.zone, used)
 }
 
-// write writes the report as text.
 func (r report) write(out io.Writer, zone *time.Location, used []entities.Use) error {
 	var b strings.Builder
 	at := func(t time.Time) string {

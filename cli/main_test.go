@@ -69,7 +69,6 @@ func program(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// outcome is the outcome of a command line.
 type outcome struct {
 	status   int
 	out, err string
@@ -123,7 +122,6 @@ func follow(t *testing.T, url string, steps ...step) {
 	}
 }
 
-// write writes a file and returns its name.
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), name)

@@ -205,7 +205,6 @@ func overview() string {
 	return b.String()
 }
 
-// manual is the help of a command.
 func (d listing) manual() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "drip %s\n\n%s.\n", strings.TrimSpace(d.name+" "+d.args), strings.ToUpper(d.about[:1])+d.about[1:])

@@ -15,7 +15,6 @@ import (
 	"github.com/drip-go/drip/internal/columns"
 )
 
-// cut shortens a text to a width.
 func cut(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text

@@ -281,7 +281,6 @@ func wide(rows [][]string) int {
 	return n
 }
 
-// row is a line of a table.
 func (r report) row() []string {
 	until := func(t time.Time) string {
 		if t.IsZero() {

@@ -43,7 +43,6 @@ func (c *settling) received(tag uint64) *list.Element {
 	return c.outstanding.PushBack(tag)
 }
 
-// giveBack gives a delivery back to its queue.
 func (c *settling) giveBack(delivery *list.Element) error {
 	if err := c.deliveries.Nack(delivery.Value.(uint64), false, true); err != nil {
 		return err

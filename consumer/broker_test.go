@@ -103,7 +103,6 @@ func delayQueuesOf(l *wheel.Layout, queue string) (names []string) {
 	return names
 }
 
-// replace declares a queue in the place of another.
 func (b *broker) replace(queue string, args amqp.Table) {
 	b.t.Helper()
 	_, err := b.ch.QueueDelete(queue, false, false, false)
@@ -118,7 +117,6 @@ func (b *broker) publish(queue string, messages ...amqp.Publishing) {
 	servers.Publish(b.t, b.ch, queue, messages...)
 }
 
-// takeAll takes all messages out of a queue.
 func (b *broker) takeAll(queue string) (all []amqp.Delivery) {
 	b.t.Helper()
 	for {
@@ -184,14 +182,12 @@ func (b *broker) ready(queue string) (n int) {
 	return n
 }
 
-// count is the number of messages ready in a queue.
 func (b *broker) count(queue string) int {
 	b.t.Helper()
 	q, _ := b.look(queue)
 	return q.Messages
 }
 
-// consumers is the number of consumers of a queue.
 func (b *broker) consumers(queue string) int {
 	b.t.Helper()
 	q, _ := b.look(queue)
@@ -204,7 +200,6 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	oktest.Eventually(t, 5*time.Minute, what, ok)
 }
 
-// made makes a Consumer.
 func made(t testing.TB, o Options) *Consumer {
 	t.Helper()
 	c, err := New(o.filled())
@@ -248,7 +243,6 @@ func consuming(t testing.TB, c *Consumer) (stop func()) {
 	return stop
 }
 
-// consume runs a new Consumer.
 func consume(ctx context.Context, o Options) error {
 	c, err := New(o.filled())
 	if err != nil {

@@ -99,7 +99,6 @@ func (s *session) watch() {
 	closeConnection(s.conn)
 }
 
-// open opens the channels.
 func (s *session) open(ctx context.Context) error {
 	defer guard(ctx, s.conn)()
 	s.closed = append(s.closed, s.conn.NotifyClose(make(chan *amqp.Error, 1)))

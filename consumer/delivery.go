@@ -262,7 +262,6 @@ func (s *session) failed(d *delivery, cause error) error {
 	return s.follow(&d.message, s.worker.Fail(d.record.context(s.broken), d.limited, cause))
 }
 
-// follow acts on the outcome of a delivery.
 func (s *session) follow(m *message, out worker.Outcome) error {
 	m.Note = out.Note
 	switch out.Kind {

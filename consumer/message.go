@@ -115,7 +115,6 @@ func ours(name string) bool { return name == headerNote || strings.HasPrefix(nam
 // hidden reports whether a copy has this header of the message in headerKept.
 func hidden(name string) bool { return brokerActsOn(name) || ours(name) }
 
-// ofDeadLetter reports whether deadLetter sets this header.
 func ofDeadLetter(name string) bool {
 	return slices.Contains([]string{
 		headerReason, headerError, headerAge, headerPostponements, headerAttempts, headerExchange, headerRoutingKey, headerExpiration, headerUserID,

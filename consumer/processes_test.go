@@ -14,7 +14,6 @@ import (
 	"github.com/drip-go/drip/workertest"
 )
 
-// job is a consumer process of a test.
 type job struct {
 	Kind                   string // see children
 	RabbitMQ, Redis, Queue string

@@ -122,7 +122,6 @@ func (b *broker) drain(queue string, of func(from, id string)) {
 	}
 }
 
-// handledOf is how many of some messages were handled.
 func (l *ledger) handledOf(ids map[string]bool) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

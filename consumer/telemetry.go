@@ -95,7 +95,6 @@ type telemetry struct {
 	work        labels
 }
 
-// labels are the attributes of a record.
 type labels = metric.MeasurementOption
 
 // labelled leaves out attributes without a value.
@@ -111,7 +110,6 @@ type settlement struct {
 
 type publishing struct{ queue, errorType string }
 
-// newTelemetry returns nil when both providers are nil.
 func newTelemetry(c *Consumer) (*telemetry, error) {
 	meters, tracers := c.o.MeterProvider, c.o.TracerProvider
 	if meters == nil && tracers == nil {
@@ -262,7 +260,6 @@ func (v *deliveryRecord) text(key attribute.Key, s string) {
 // printable returns a short s in valid UTF-8: exporters refuse any other text, together with all that they send with it.
 func printable(s string) string { return strings.ToValidUTF8(shorten(s, 256), "\ufffd") }
 
-// context returns parent with the span.
 func (v *deliveryRecord) context(parent context.Context) context.Context {
 	if v == nil || v.tracer == nil {
 		return parent

@@ -30,7 +30,6 @@ func (w *workers) call() {
 	}
 }
 
-// work runs a worker until no message is queued.
 func (w *workers) work() {
 	w.mu.Lock()
 	w.called = false

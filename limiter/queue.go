@@ -314,7 +314,6 @@ func (l *Limiter) over(next, now instant) time.Duration {
 	return over
 }
 
-// take charges r.
 func (l *Limiter) take(r *request, next, now instant) (instant, error) {
 	if l.limit == Unlimited {
 		return next, nil

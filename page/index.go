@@ -119,7 +119,6 @@ func (x *index) sleep(d time.Duration) bool {
 	}
 }
 
-// read reads everything once.
 func (x *index) read() {
 	x.mu.Lock()
 	x.pass++

@@ -47,7 +47,6 @@ func admit(t *testing.T, s storage.Storage, entity string, n int) {
 
 func allow(*http.Request, Action) (string, bool) { return "ann", true }
 
-// site is a served page and its log.
 type site struct {
 	*Page
 	log *bytes.Buffer

@@ -29,7 +29,6 @@ type delayBody struct {
 	Leaves   moment
 }
 
-// queues is all work queues.
 func (p *Page) queues(w http.ResponseWriter, r *http.Request) error {
 	names := p.o.Broker.Queues()
 	bodies := make([]queueBody, len(names))
@@ -61,7 +60,6 @@ func (p *Page) queues(w http.ResponseWriter, r *http.Request) error {
 	return p.render(w, http.StatusOK, "queues", frame{Title: "Queues", Here: "queues"}, bodies)
 }
 
-// mostLetters is how many dead letters are shown.
 const mostLetters = 100
 
 type deadBody struct {

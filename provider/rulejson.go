@@ -9,7 +9,6 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// ruleJSON is a Rule in JSON.
 type ruleJSON struct {
 	Kind      string         `json:"kind"`
 	Size      int            `json:"size"`

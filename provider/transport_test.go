@@ -22,7 +22,6 @@ type told struct {
 	retryAfter time.Duration
 }
 
-// recorder is a Throttler that records its calls.
 type recorder struct {
 	told []told
 	err  error

@@ -206,7 +206,6 @@ func (p counter) provider() (lab.Provider, error) {
 	return lab.Concurrency(p.Size), nil
 }
 
-// date is a time on a calendar.
 type date time.Time
 
 // The years that a scenario may be in. A run counts from 1970, and ends long before drip's last time.

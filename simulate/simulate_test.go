@@ -79,7 +79,6 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// parsed reads a scenario.
 func parsed(t *testing.T, text string) Scenario {
 	t.Helper()
 	s, err := Parse("s.json", []byte(text))
@@ -87,7 +86,6 @@ func parsed(t *testing.T, text string) Scenario {
 	return s
 }
 
-// played runs a scenario.
 func played(t *testing.T, text string) Report {
 	t.Helper()
 	r, err := parsed(t, text).Run(t.Context(), 1)

@@ -98,7 +98,6 @@ func (l *Limit) Configure(c asynq.Config) asynq.Config {
 	return c
 }
 
-// postponed is the error that postpones a task.
 type postponed struct {
 	due   time.Time
 	cause error

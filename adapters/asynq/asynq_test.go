@@ -76,7 +76,6 @@ func TestLastAttempt(t *testing.T) {
 	}
 }
 
-// queue is a queue of asynq.
 type queue struct {
 	redis   asynq.RedisConnOpt
 	name    string
@@ -198,7 +197,6 @@ func (q *queue) Left(context.Context) (int, error) {
 	return info.Pending + info.Active + info.Scheduled + info.Retry, nil
 }
 
-// noting is a bucket that notes the tickets.
 type noting struct {
 	*drip.Bucket
 	tickets []drip.Ticket

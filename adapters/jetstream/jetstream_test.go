@@ -59,7 +59,6 @@ func BenchmarkAdapter(b *testing.B) {
 	workertest.Benchmark(b, adapter, useNATS(b))
 }
 
-// queue is a stream with a consumer.
 type queue struct {
 	js   jetstream.JetStream
 	name string

@@ -63,7 +63,6 @@ type job struct {
 
 func (job) Kind() string { return "job" }
 
-// queue is a queue of River.
 type queue struct {
 	pool *pgxpool.Pool
 	name string

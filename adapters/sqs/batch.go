@@ -147,7 +147,6 @@ func (b *batches[E]) send(taken []*entry[E]) {
 	}
 }
 
-// sends sends messages to a queue.
 func (l *Limit) sends(url string, running *sync.WaitGroup) *batches[types.SendMessageBatchRequestEntry] {
 	return &batches[types.SendMessageBatchRequestEntry]{
 		call: func(ctx context.Context, entries []types.SendMessageBatchRequestEntry) ([]types.BatchResultErrorEntry, error) {
@@ -162,7 +161,6 @@ func (l *Limit) sends(url string, running *sync.WaitGroup) *batches[types.SendMe
 	}
 }
 
-// deletions deletes messages of a queue.
 func (l *Limit) deletions(url string, running *sync.WaitGroup) *batches[types.DeleteMessageBatchRequestEntry] {
 	return &batches[types.DeleteMessageBatchRequestEntry]{
 		call: func(ctx context.Context, entries []types.DeleteMessageBatchRequestEntry) ([]types.BatchResultErrorEntry, error) {

@@ -255,7 +255,6 @@ func limiting(t *testing.T, client *sqs.Client, l worker.Limiter) *Limit {
 
 var ok = oktest.OK // ends the test if there is an error
 
-// send sends a message to the queue.
 func (q *queue) send(t *testing.T, in sqs.SendMessageInput) {
 	t.Helper()
 	in.QueueUrl = &q.url

@@ -80,7 +80,6 @@ func (a *appUse) change(by int, t time.Time) {
 	a.short = short
 }
 
-// call counts a call.
 func (a *appUse) call(t time.Time) {
 	a.enter(t)
 	a.leave()

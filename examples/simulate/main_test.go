@@ -9,7 +9,6 @@ import (
 	"github.com/drip-go/drip/internal/lab"
 )
 
-// printed returns the output of the program.
 func printed(t *testing.T, args ...string) string {
 	t.Helper()
 	var out strings.Builder

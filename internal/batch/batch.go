@@ -144,7 +144,6 @@ func (c *Call) own() {
 	}
 }
 
-// enter adds a call to the waiting calls.
 func (l *Lane) enter(name string, c *Call) *group {
 	l.mu.Lock()
 	defer l.mu.Unlock()

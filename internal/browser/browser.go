@@ -127,7 +127,6 @@ func (b *Browser) read(out *os.File) {
 	}
 }
 
-// call calls a method of the protocol.
 func (b *Browser) call(ctx context.Context, session, method string, params, result any) error {
 	answered := make(chan answer, 1)
 	b.mu.Lock()

@@ -99,7 +99,6 @@ func (l *Load) Play(t oktest.TB) {
 	}
 }
 
-// queue is a heap of calls by their times.
 type queue []*Call
 
 func (q queue) Len() int           { return len(q) }

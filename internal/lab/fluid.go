@@ -113,7 +113,6 @@ func (s *scope) begin(ms int64, costs bill) bool {
 	return within && (s.concurrency == 0 || s.underWay <= s.concurrency)
 }
 
-// end counts the end of a call.
 func (s *scope) end(ms int64, costs bill) {
 	for _, t := range s.windows {
 		c := costs.in(t.unit)

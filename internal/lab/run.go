@@ -83,7 +83,6 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 	return r
 }
 
-// play lets a policy decide.
 func (r *run) play(p Policy) error {
 	o := r.scenario.Options
 	o.Storage = nil
@@ -181,7 +180,6 @@ func (r *run) deliver(d *delivery) {
 	r.ask(d)
 }
 
-// ask asks the policy and follows its answer.
 func (r *run) ask(d *delivery) {
 	var a drip.Admission
 	var err error
@@ -247,7 +245,6 @@ func (r *run) redeliver(d *delivery) {
 	r.after(r.scenario.Redelivery.Milliseconds(), func() { r.deliver(again) })
 }
 
-// start sends a request.
 func (r *run) start(d *delivery, a drip.Admission) {
 	r.hands.letGo(&d.held)
 	began := r.now

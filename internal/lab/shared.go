@@ -93,7 +93,6 @@ type SharedMessage struct {
 	Watched bool
 }
 
-// sharedMessage is a message and its outcome.
 type sharedMessage struct {
 	SharedMessage
 	costs     bill
@@ -289,7 +288,6 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 	return nil
 }
 
-// play lets drip decide.
 func (r *sharedRun) play() error {
 	r.now = r.begin
 	r.waiting = len(r.messages)
@@ -328,7 +326,6 @@ func (r *sharedRun) deliver(d *sharedDelivery) {
 	r.ask(d)
 }
 
-// ask asks drip and follows its answer.
 func (r *sharedRun) ask(d *sharedDelivery) {
 	if o := r.scenario.Outage; r.now >= r.scenario.since(o.From) && r.now < r.scenario.since(o.To) {
 		r.hands.letGo(&d.held)

@@ -440,7 +440,6 @@ func (e *emitter) binary(b *ast.BinaryExpr) expr {
 	return expr{x.in(op.prec) + " " + op.lua + " " + y.in(right), op.prec}
 }
 
-// compare compares two structs.
 func (e *emitter) compare(b *ast.BinaryExpr) expr {
 	op, join, prec := "==", " and ", and
 	if b.Op == token.NEQ {

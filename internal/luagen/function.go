@@ -26,7 +26,6 @@ func isTable(t types.Type) bool {
 	return isPointer(t) && slices.Contains(tables, nameOf(t))
 }
 
-// function writes a method as a function of Lua.
 func (e *emitter) function(fn *types.Func) []string {
 	f := &function{name: nameOf(fn.Signature().Recv().Type()) + "_" + fn.Name()}
 	params := variables(fn)

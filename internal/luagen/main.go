@@ -51,7 +51,6 @@ func main() {
 	}
 }
 
-// generate fills in the template.
 func generate(folder, tmpl string) (text []byte, err error) {
 	source, err := os.ReadFile(tmpl)
 	if err != nil {
@@ -94,7 +93,6 @@ func generate(folder, tmpl string) (text []byte, err error) {
 	return b.Bytes(), nil
 }
 
-// pkg is package decision.
 type pkg struct {
 	files    *token.FileSet
 	types    *types.Package

@@ -127,7 +127,6 @@ func blockOf(lines []string) string {
 	return strings.Join(lines, "\n")
 }
 
-// indent is the lines as a text.
 func indent(lines []string, depth int) string {
 	var b strings.Builder
 	for _, l := range lines {

@@ -374,7 +374,6 @@ func until(ctx context.Context, f func() error) error {
 	}
 }
 
-// get returns what a server answers at a URL.
 func get(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -50,7 +50,6 @@ func spawn(cmd *exec.Cmd) error {
 	return <-result
 }
 
-// runAs makes cmd run as another user.
 func runAs(cmd *exec.Cmd, uid, gid int) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 }

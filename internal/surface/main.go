@@ -14,7 +14,6 @@ import (
 	"strings"
 )
 
-// folder holds the files.
 const folder = "internal/surface/api"
 
 func main() {

@@ -16,7 +16,6 @@ import (
 	"strings"
 )
 
-// surface is the exported part of a package.
 type surface struct {
 	path     string   // from the module's root; "." is the root
 	lines    []string // one for each exported identifier, sorted
@@ -245,7 +244,6 @@ func (r reader) fieldList(l *ast.FieldList) string {
 	return strings.Join(parts, ", ")
 }
 
-// print is source text in one line.
 func (r reader) print(node any) string {
 	var b bytes.Buffer
 	if err := printer.Fprint(&b, token.NewFileSet(), node); err != nil {

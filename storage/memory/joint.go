@@ -70,7 +70,6 @@ func (j *joint) find() error {
 	return nil
 }
 
-// store keeps the new state of a key.
 func (j *joint) store(i int, l *decision.Limits, op *decision.Op, now int64) {
 	p := &j.parts[i]
 	p.shard.store(p.hash, p.entity, l, op, now, p.known)

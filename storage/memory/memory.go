@@ -75,7 +75,6 @@ type shard struct {
 	_        [128 - 48]byte
 }
 
-// entity is the state of one key.
 type entity struct {
 	key      string
 	another  *entity // whose key has the same hash

@@ -140,7 +140,6 @@ func (s *Storage) Close() error {
 	return db.Close()
 }
 
-// open returns the open file.
 func (s *Storage) open(ctx context.Context) (*bbolt.DB, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
