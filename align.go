@@ -3,6 +3,7 @@ package drip
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,9 @@ const (
 	byTime
 	byEntity
 )
+
+// alignmentNames begin the texts of alignments; a time has none.
+var alignmentNames = []string{byDay: "daily", byWeek: "weekly", byMonth: "monthly", byEntity: "entity"}
 
 // Daily is for intervals that are the days of a time zone, from midnight to midnight. On days when the clocks change
 // they are shorter or longer. A nil location means UTC.
@@ -75,23 +79,18 @@ func ByEntity() Alignment { return Alignment{by: byEntity} }
 // time; "" for the zero Alignment. A stored window of a calendar, as Inspect returns it without its Options, has a time
 // and a number.
 func (a Alignment) String() string {
-	switch a.by {
-	case byDay:
-		return "daily " + a.zoneName()
-	case byWeek:
-		return "weekly " + a.zoneName()
-	case byMonth:
-		return "monthly " + a.zoneName()
-	case byTime:
+	name := alignmentNames[a.by]
+	switch {
+	case a.Calendar():
+		return name + " " + a.zoneName()
+	case a.by == byTime:
 		at := time.UnixMilli(a.at).UTC().Format(time.RFC3339Nano)
 		if a.number != 0 {
 			at += fmt.Sprint(" ", a.number)
 		}
 		return at
-	case byEntity:
-		return "entity"
 	}
-	return ""
+	return name
 }
 
 // MarshalText returns the String.
@@ -100,18 +99,8 @@ func (a Alignment) MarshalText() ([]byte, error) { return []byte(a.String()), ni
 // UnmarshalText reads a String. "daily" alone means UTC. Its error names the malformed text or the unknown time zone.
 func (a *Alignment) UnmarshalText(text []byte) error {
 	name, zone, _ := strings.Cut(string(text), " ")
-	read := Alignment{}
-	switch name {
-	case "":
-	case "daily":
-		read.by = byDay
-	case "weekly":
-		read.by = byWeek
-	case "monthly":
-		read.by = byMonth
-	case "entity":
-		read.by = byEntity
-	default:
+	read := Alignment{by: alignment(slices.Index(alignmentNames, name))}
+	if read.by < 0 {
 		begin, err := time.Parse(time.RFC3339, name)
 		if err != nil {
 			return fmt.Errorf("%q is not daily, weekly or monthly, with or without a time zone, nor entity, nor a time such as 2026-01-31T12:00:00Z", text)
@@ -170,11 +159,7 @@ func (a Alignment) moves() bool { return a.Calendar() || a.by == byEntity }
 
 // moves reports whether the windows depend on the time or the entity.
 func (o *Options) moves() bool {
-	moves := o.Align.moves()
-	for _, w := range o.Windows {
-		moves = moves || w.Align.moves()
-	}
-	return moves
+	return o.Align.moves() || slices.ContainsFunc(o.Windows, func(w Window) bool { return w.Align.moves() })
 }
 
 // asked is the entity and the time of a call, for windows that depend on them.
