@@ -18,8 +18,8 @@ type proxy struct {
 
 	mu     sync.Mutex
 	target string
-	pass   filter // nil passes all; for connections that begin later
-	conns  map[net.Conn]bool
+	pass   filter               // nil passes all; for connections that begin later
+	conns  map[[2]net.Conn]bool // to the client and to the broker
 }
 
 // frame is one of AMQP 0-9-1.
@@ -57,7 +57,7 @@ func (f frame) acknowledges() bool { return !f.fromBroker && f.is(basicAck) }
 // through returns a proxy in front of the broker at rawURL, and the URL to reach the broker through it.
 func through(t testing.TB, rawURL string, most int64) (*proxy, string) {
 	t.Helper()
-	p := &proxy{most: most, conns: map[net.Conn]bool{}}
+	p := &proxy{most: most, conns: map[[2]net.Conn]bool{}}
 	addr := servers.Listen(t, p.serve)
 	t.Cleanup(func() { p.cut() })
 	u := p.to(t, rawURL)
@@ -96,62 +96,52 @@ func (p *proxy) counts(such filter) *atomic.Int64 {
 }
 
 func (p *proxy) serve(client net.Conn) {
-	defer client.Close()
 	p.mu.Lock()
 	target, pass := p.target, p.pass
 	p.mu.Unlock()
-	broker, err := net.Dial("tcp", target)
-	if err != nil {
-		return
-	}
-	defer broker.Close()
-	p.mu.Lock()
-	p.conns[client], p.conns[broker] = true, true
-	p.mu.Unlock()
-	var both sync.WaitGroup
-	for _, pair := range [][2]net.Conn{{client, broker}, {broker, client}} {
-		both.Go(func() {
-			to, from := pair[0], pair[1]
-			switch {
-			case p.most > 0 && to == client:
-				io.CopyN(client, broker, p.most)
-				io.Copy(io.Discard, broker)
-			case pass != nil:
-				copyFrames(to, from, from == broker, pass)
-			default:
-				io.Copy(to, from)
-			}
-			client.Close()
-			broker.Close()
-		})
-	}
-	both.Wait()
-	p.mu.Lock()
-	delete(p.conns, client)
-	delete(p.conns, broker)
-	p.mu.Unlock()
+	servers.Pass(client, target, func(broker io.Writer, _ io.Reader) (int64, error) {
+		pair := [2]net.Conn{client, broker.(net.Conn)}
+		p.mu.Lock()
+		p.conns[pair] = true
+		p.mu.Unlock()
+		defer func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			delete(p.conns, pair)
+		}()
+		return copyFrames(broker, client, false, pass)
+	}, func(_ io.Writer, broker io.Reader) (int64, error) {
+		if p.most > 0 {
+			io.CopyN(client, broker, p.most)
+			return io.Copy(io.Discard, broker)
+		}
+		return copyFrames(client, broker, true, pass)
+	})
 }
 
-// copyFrames copies the frames that pass wants, until one of the connections ends.
-func copyFrames(to io.Writer, from io.Reader, fromBroker bool, pass filter) {
+// copyFrames copies the frames that pass wants, until one of the connections ends. A nil pass wants all.
+func copyFrames(to io.Writer, from io.Reader, fromBroker bool, pass filter) (int64, error) {
+	if pass == nil {
+		return io.Copy(to, from)
+	}
 	if !fromBroker {
 		if _, err := io.CopyN(to, from, 8); err != nil { // the protocol's name and version
-			return
+			return 0, err
 		}
 	}
 	for {
 		const head, tail = 7, 1
 		b := make([]byte, head, 512)
 		if _, err := io.ReadFull(from, b); err != nil {
-			return
+			return 0, err
 		}
 		b = append(b, make([]byte, binary.BigEndian.Uint32(b[3:])+tail)...)
 		if _, err := io.ReadFull(from, b[head:]); err != nil {
-			return
+			return 0, err
 		}
 		if pass(frame{fromBroker, b[0], b[head : len(b)-tail]}) {
 			if _, err := to.Write(b); err != nil {
-				return
+				return 0, err
 			}
 		}
 	}
@@ -161,10 +151,11 @@ func copyFrames(to io.Writer, from io.Reader, fromBroker bool, pass filter) {
 func (p *proxy) cut() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := len(p.conns) / 2
-	for conn := range p.conns {
-		conn.(*net.TCPConn).SetLinger(0) // a reset, not a goodbye
-		conn.Close()
+	for pair := range p.conns {
+		for _, conn := range pair {
+			conn.(*net.TCPConn).SetLinger(0) // a reset, not a goodbye
+			conn.Close()
+		}
 	}
-	return n
+	return len(p.conns)
 }
