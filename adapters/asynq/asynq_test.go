@@ -59,16 +59,13 @@ func TestLastAttempt(t *testing.T) {
 	const n = 4
 	ok(t, q.Publish(t.Context(), slices.Repeat([]workertest.Message{{Entity: "shop"}}, n)...))
 	ran := make(chan struct{}, 2*n)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- q.Consume(ctx, bucket, func(context.Context, workertest.Message) error { ran <- struct{}{}; return nil })
-	}()
+	_, end := oktest.Begin(t, time.Minute, func(ctx context.Context) error {
+		return q.Consume(ctx, bucket, func(context.Context, workertest.Message) error { ran <- struct{}{}; return nil })
+	})
 	for range n {
 		<-ran
 	}
-	cancel()
-	ok(t, <-ended)
+	end()
 	i := asynq.NewInspector(q.redis)
 	defer i.Close()
 	if info, err := i.GetQueueInfo(q.name); err != nil || info.Archived != 0 || info.Size != 0 {
@@ -239,7 +236,7 @@ func TestFailedTaskKeepsItsPlace(t *testing.T) {
 // A task that is archived begins anew when somebody runs it: by its old note it would be given up, as too old or for too many
 // postponements.
 func TestArchivedTaskRunAnew(t *testing.T) {
-	for name, end := range map[string]error{
+	for name, last := range map[string]error{
 		"permanent": worker.Permanent(nil), "last": errors.New("no such luck"), "skip": asynq.SkipRetry, "timeout": context.DeadlineExceeded,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,11 +248,9 @@ func TestArchivedTaskRunAnew(t *testing.T) {
 			task := asynq.NewTaskWithHeaders("job", []byte("{}"), Headers())
 			q.enqueue(t, task, asynq.MaxRetry(q.retries), asynq.Timeout(3*time.Second))
 			limit := limiting(t, q.redis, Options{MaxPostponements: 1})
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
 			ran := make(chan int, 10)
-			go func() {
-				ended <- q.run(ctx, limit.Configure, limit.Middleware, func(ctx context.Context, _ workertest.Message) error {
+			ctx, end := oktest.Begin(t, 30*time.Second, func(ctx context.Context) error {
+				return q.run(ctx, limit.Configure, limit.Middleware, func(ctx context.Context, _ workertest.Message) error {
 					n := worker.OperationOf(ctx).Postponements
 					ran <- n
 					if n == 0 {
@@ -264,14 +259,13 @@ func TestArchivedTaskRunAnew(t *testing.T) {
 					if name == "timeout" {
 						<-ctx.Done()
 					}
-					return end
+					return last
 				})
-			}()
+			})
 			inspector := asynq.NewInspector(q.redis)
 			defer inspector.Close()
 			var postponements []int
-			deadline := time.Now().Add(30 * time.Second)
-			for times := 0; times < 2 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+			for times := 0; times < 2 && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 				info, err := inspector.GetQueueInfo(q.name)
 				ok(t, err)
 				if info.Archived == 0 {
@@ -283,8 +277,7 @@ func TestArchivedTaskRunAnew(t *testing.T) {
 					}
 				}
 			}
-			cancel()
-			ok(t, <-ended)
+			end()
 			for close(ran); len(ran) > 0; {
 				postponements = append(postponements, <-ran)
 			}
@@ -429,12 +422,10 @@ func TestLimiterThatHangs(t *testing.T) {
 				return nil
 			}
 			limiter := &buckettest.Hooked{Bucket: buckettest.New(t, drip.Options{Concurrency: 1, Lease: time.Second}), Before: hang}
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			ended, began, stalled := make(chan error, 1), time.Now(), stalls.Watch(ctx)
+			began, stalled := time.Now(), stalls.Watch(t.Context())
 			var ran, retried atomic.Int64
-			go func() {
-				ended <- q.Consume(ctx, limiter, func(ctx context.Context, _ workertest.Message) error {
+			ctx, end := oktest.Begin(t, 30*time.Second, func(ctx context.Context) error {
+				return q.Consume(ctx, limiter, func(ctx context.Context, _ workertest.Message) error {
 					n, _ := asynq.GetRetryCount(ctx)
 					retried.Add(int64(n))
 					if ran.Add(1) == 1 && c.refused {
@@ -442,15 +433,14 @@ func TestLimiterThatHangs(t *testing.T) {
 					}
 					return nil
 				})
-			}()
+			})
 			for left := 1; left > 0 && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 				var err error
 				left, err = q.Left(ctx)
 				ok(t, err)
 			}
 			late := stalled.Between(began, time.Now())
-			cancel()
-			ok(t, <-ended)
+			end()
 			if int(ran.Load()) != c.want || retried.Load() != 0 {
 				if late > 50*time.Millisecond { // the worker answers an eighth of a second before the timeout
 					t.Skipf("the machine stalled for %v", late)

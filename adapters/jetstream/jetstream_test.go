@@ -192,8 +192,7 @@ func connect(t *testing.T) jetstream.JetStream {
 
 // Nothing is left of the tickets when their messages are done, and a consumer that would drop postponed messages is an error.
 func TestTickets(t *testing.T) {
-	js := connect(t)
-	ctx, cancel := context.WithCancel(t.Context())
+	js, ctx := connect(t), t.Context()
 	q := stream(t, js, "orders")
 	limit := limiting(t, js, Options{Limiter: buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5})})
 	c, err := q.consumer(ctx, 3)
@@ -210,16 +209,14 @@ func TestTickets(t *testing.T) {
 	ok(t, q.Publish(ctx, slices.Repeat([]workertest.Message{{Entity: "shop"}}, n)...))
 	var left sync.WaitGroup
 	left.Add(n)
-	ended := make(chan error, 1)
-	go func() {
-		ended <- limit.Consume(ctx, c, 20, func(context.Context, jetstream.Msg) error { left.Done(); return nil })
-	}()
+	_, end := oktest.Begin(t, time.Minute, func(ctx context.Context) error {
+		return limit.Consume(ctx, c, 20, func(context.Context, jetstream.Msg) error { left.Done(); return nil })
+	})
 	left.Wait()
-	cancel()
-	ok(t, <-ended)
-	s, err := js.Stream(t.Context(), "drip-orders-work")
+	end()
+	s, err := js.Stream(ctx, "drip-orders-work")
 	ok(t, err)
-	info, err := s.Info(t.Context())
+	info, err := s.Info(ctx)
 	if err != nil || info.State.Msgs != 0 || info.State.LastSeq == 0 {
 		t.Errorf("%d of %d tickets are left (%v)", info.State.Msgs, info.State.LastSeq, err)
 	}
@@ -324,17 +321,14 @@ func TestTicketsAfterARestart(t *testing.T) {
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	ok(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
 	q := stream(t, js, "orders")
-	c, err := q.consumer(ctx, -1)
+	c, err := q.consumer(t.Context(), -1)
 	ok(t, err)
 	limit := limiting(t, js, Options{RetryDelay: time.Millisecond, Attempts: 3})
 	var runs atomic.Int64
-	ended := make(chan error, 1)
-	go func() {
-		ended <- limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { runs.Add(1); return errors.New("no such luck") })
-	}()
+	ctx, end := oktest.Begin(t, 30*time.Second, func(ctx context.Context) error {
+		return limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { runs.Add(1); return errors.New("no such luck") })
+	})
 	watched, err := js.Consumer(ctx, "orders", "work") // Info writes into its consumer
 	ok(t, err)
 	oktest.Eventually(t, time.Minute, "it consumes", func() bool {
@@ -349,8 +343,7 @@ func TestTicketsAfterARestart(t *testing.T) {
 	}
 	ok(t, q.Publish(ctx, workertest.Message{Entity: "shop"}))
 	q.done(ctx)
-	cancel()
-	ok(t, <-ended)
+	end()
 	if n := runs.Load(); n != 3 {
 		t.Errorf("the message ran %d times, want the 3 attempts", n)
 	}

@@ -160,16 +160,9 @@ func limiting(t *testing.T, o Options) *Limit {
 
 func entityOf(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }
 
-// begin is run beside the test, for some time at most. end ends it.
+// begin is run beside the test.
 func (q *queue) begin(t *testing.T, atMost time.Duration, l *Limit, handle func(context.Context, workertest.Message) error) (ctx context.Context, end func()) {
-	ctx, cancel := context.WithTimeout(t.Context(), atMost)
-	ended := make(chan error, 1)
-	go func() { ended <- q.run(ctx, []rivertype.Middleware{l}, handle) }()
-	return ctx, func() {
-		t.Helper()
-		cancel()
-		ok(t, <-ended)
-	}
+	return oktest.Begin(t, atMost, func(ctx context.Context) error { return q.run(ctx, []rivertype.Middleware{l}, handle) })
 }
 
 // runs has a number for each run of each job.

@@ -206,24 +206,21 @@ func TestAttributes(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})
 	limit := limiting(t, q.client, bucket)
 	ran := make(chan types.Message, 10)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(_ context.Context, m *types.Message) error {
+	_, end := oktest.Begin(t, time.Minute, func(ctx context.Context) error {
+		return limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(_ context.Context, m *types.Message) error {
 			ran <- *m
 			if len(m.MessageAttributes) == 9 || *m.Body == "useless" {
 				return worker.Permanent(errors.New("of\x00no use"))
 			}
 			return nil
 		})
-	}()
+	})
 	for range 4 {
 		if m := <-ran; *m.MessageAttributes["a"].StringValue != "a" || len(m.MessageAttributes) < 9 {
 			t.Errorf("the handler gets %+v", m)
 		}
 	}
-	cancel()
-	ok(t, <-ended)
+	end()
 	got, err := q.client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &q.letters, MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"}})
 	if err != nil || len(got.Messages) != 2 {
 		t.Fatalf("the dead letters are %+v (%v)", got, err)
@@ -276,25 +273,22 @@ func (q *queue) consume(t *testing.T, bodies []string, left int, handle func(m *
 		q.send(t, sqs.SendMessageInput{MessageBody: &body})
 	}
 	limit := limiting(t, q.client, buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1}))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	var ran, postponed atomic.Int64
-	ended := make(chan error, 1)
-	go func() {
-		ended <- limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(ctx context.Context, m *types.Message) error {
+	ctx, end := oktest.Begin(t, time.Minute, func(ctx context.Context) error {
+		return limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(ctx context.Context, m *types.Message) error {
 			ran.Add(1)
 			postponed.Add(int64(worker.OperationOf(ctx).Postponements))
 			return handle(m)
 		})
-	}()
+	})
 	for n := -1; (int(ran.Load()) < len(bodies) || n != left) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		var err error
 		n, err = q.Left(t.Context())
 		ok(t, err)
 	}
-	cancel()
-	if err := <-ended; err != nil || int(ran.Load()) != len(bodies) {
-		t.Fatalf("of %d messages ran %d (%v)", len(bodies), ran.Load(), err)
+	end()
+	if int(ran.Load()) != len(bodies) {
+		t.Fatalf("of %d messages ran %d", len(bodies), ran.Load())
 	}
 	return int(postponed.Load())
 }
@@ -441,16 +435,13 @@ func TestRefusingDeadLetters(t *testing.T) {
 	set("MaximumMessageSize", "1024")
 	q.send(t, sqs.SendMessageInput{MessageBody: aws.String(strings.Repeat("x", 2000))})
 	limit := limiting(t, q.client, buckettest.New(t, drip.Options{}))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	ended := make(chan error, 1)
 	var ran atomic.Int64
-	go func() {
-		ended <- limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(context.Context, *types.Message) error {
+	ctx, end := oktest.Begin(t, time.Minute, func(ctx context.Context) error {
+		return limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(context.Context, *types.Message) error {
 			ran.Add(1)
 			return worker.Permanent(errors.New("of no use"))
 		})
-	}()
+	})
 	for delayed := 0; delayed == 0 && ran.Load() < 2 && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		var err error
 		_, _, delayed, err = q.counts(t.Context())
@@ -460,8 +451,8 @@ func TestRefusingDeadLetters(t *testing.T) {
 	due := types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(givenUp + "of old")} // which is due now
 	q.send(t, sqs.SendMessageInput{MessageBody: aws.String("old"), MessageAttributes: map[string]types.MessageAttributeValue{noteAttribute: due}})
 	got, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.letters, WaitTimeSeconds: 20, MessageAttributeNames: []string{"All"}})
-	cancel()
-	ok(t, errors.Join(err, <-ended))
+	end()
+	ok(t, err)
 	if n := ran.Load(); n != 1 {
 		t.Errorf("the message that was given up ran %d times", n)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -199,11 +200,8 @@ func postpone(t *testing.T, server *servers.RabbitMQ, ch *amqp.Channel) map[stri
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	ok(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(time.Second) {
+	ctx, end := oktest.Begin(t, 5*time.Minute, c.Run)
+	for ; ; time.Sleep(time.Second) {
 		found, n := map[string]int{}, 0
 		for _, name := range queues(t, server, "/") {
 			if !strings.HasPrefix(name, "orders.drip.") {
@@ -217,11 +215,10 @@ func postpone(t *testing.T, server *servers.RabbitMQ, ch *amqp.Channel) map[stri
 		}
 		switch {
 		case n > len(waiting):
-			cancel()
-			ok(t, <-ended)
+			end()
 			delete(found, dead)
 			return found
-		case time.Now().After(deadline):
+		case ctx.Err() != nil:
 			t.Fatalf("the consumer has put messages into %v", found)
 		}
 	}

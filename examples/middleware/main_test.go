@@ -49,19 +49,16 @@ func TestPostponingFails(t *testing.T) {
 		return out
 	}
 	const messages = 60
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	var mu sync.Mutex
 	seen := map[string]int{}
-	ended := make(chan error, 1)
-	go func() {
-		ended <- limited(ctx, url, "work", func(_ context.Context, d *amqp.Delivery) error {
+	_, end := oktest.Begin(t, 5*time.Minute, func(ctx context.Context) error {
+		return limited(ctx, url, "work", func(_ context.Context, d *amqp.Delivery) error {
 			mu.Lock()
 			defer mu.Unlock()
 			seen[string(d.Body)]++
 			return nil
 		})
-	}()
+	})
 	for consumers := 0; consumers == 0; time.Sleep(100 * time.Millisecond) {
 		q, err := ch.QueueDeclarePassive("work", true, false, false, false, nil)
 		oktest.OK(t, err)
@@ -69,7 +66,7 @@ func TestPostponingFails(t *testing.T) {
 	}
 	// The publisher's connection is lost, and it gets no other one.
 	ctl("set_vhost_limits", "-p", "/", `{"max-connections": 1}`)
-	for _, line := range strings.Split(ctl("list_connections", "pid", "client_properties"), "\n") {
+	for line := range strings.SplitSeq(ctl("list_connections", "pid", "client_properties"), "\n") {
 		if strings.Contains(line, "drip publishing") {
 			ctl("close_connection", strings.Fields(line)[0], "test")
 		}
@@ -90,6 +87,5 @@ func TestPostponingFails(t *testing.T) {
 	if n := count(); n != messages {
 		t.Errorf("%d of %d messages were handled", n, messages)
 	}
-	cancel()
-	oktest.OK(t, <-ended)
+	end()
 }

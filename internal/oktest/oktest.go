@@ -22,6 +22,19 @@ func OK(t TB, err error) {
 	}
 }
 
+// Begin runs f beside the test, with a context that lasts some time at most. end ends the context and waits for f, whose
+// error ends the test.
+func Begin(t TB, atMost time.Duration, f func(ctx context.Context) error) (ctx context.Context, end func()) {
+	ctx, cancel := context.WithTimeout(t.Context(), atMost)
+	ended := make(chan error, 1)
+	go func() { ended <- f(ctx) }()
+	return ctx, func() {
+		t.Helper()
+		cancel()
+		OK(t, <-ended)
+	}
+}
+
 // Eventually asks until is returns true. After a time it ends the test.
 func Eventually(t TB, within time.Duration, what string, is func() bool) {
 	t.Helper()
