@@ -170,9 +170,7 @@ func TestListWithoutRows(t *testing.T) {
 	s := memory.New()
 	admit(t, s, "shop-1", 1)
 	// A limiter of package limiter, too, has a key whose bytes are no entity's.
-	if err := s.Set(t.Context(), "readers", storage.State{Data: []byte("a limiter"), Until: math.MaxInt64}, storage.NoRevision); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Set(t.Context(), "readers", storage.State{Data: []byte("a limiter"), Until: math.MaxInt64}, storage.NoRevision))
 	for _, h := range []site{newSite(t, Options{Storage: s}), newSite(t, Options{Storage: struct{ storage.Storage }{s}})} {
 		for _, address := range []string{"?q=history:", "?q=history:shop-1", "?q=shared:", "?q=readers"} {
 			status, text := h.get(t, address)

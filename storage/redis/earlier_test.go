@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +39,7 @@ func TestValueOfAnEarlierVersion(t *testing.T) {
 				if leases > 2 && kind != decision.Admit && kind != decision.Reset {
 					continue
 				}
-				prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+				prefix := oneSlot(t)
 				old := newStorageWith(t, client, redis.Options{Prefix: prefix})
 				s := newStorageWith(t, client, redis.Options{Prefix: prefix})
 				l := lifelong()
@@ -84,7 +83,7 @@ func TestValueOfAnEarlierVersion(t *testing.T) {
 // A decision of one call about several entities, within limits of which one has such a value.
 func TestSharedValueOfAnEarlierVersion(t *testing.T) {
 	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
-		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+		prefix := oneSlot(t)
 		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
 		app, other := lifelong(), lifelong()
 		within := []storage.Within{{Key: "app", ID: 1, Weight: 1, Limits: &app}, {Key: "other", ID: 2, Weight: 1, Limits: &other}}
@@ -109,7 +108,7 @@ func TestSharedValueOfAnEarlierVersion(t *testing.T) {
 // Get and Set take such a value as one that Set replaces.
 func TestSetOverAnEarlierVersion(t *testing.T) {
 	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
-		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+		prefix := oneSlot(t)
 		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
 		l := lifelong()
 		for range 600 {
@@ -138,7 +137,7 @@ func TestSetOverAnEarlierVersion(t *testing.T) {
 // A value of a later version is an error that says so, at once, and stays.
 func TestValueOfALaterVersion(t *testing.T) {
 	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
-		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+		prefix := oneSlot(t)
 		old := newStorageWith(t, client, redis.Options{Prefix: prefix})
 		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
 		admit(t, old, "shop", &plenty)
@@ -172,7 +171,7 @@ func TestValueOfALaterVersion(t *testing.T) {
 // An operation that changes nothing leaves such a value as it is: it stays empty, and expires when it would have.
 func TestValueOfAnEarlierVersionStays(t *testing.T) {
 	client := connectShared(t)
-	prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+	prefix := oneSlot(t)
 	s := newStorageWith(t, client, redis.Options{Prefix: prefix})
 	l := lifelong()
 	admit(t, s, "shop", &l)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"net"
 	"runtime"
 	"strings"
@@ -546,7 +545,7 @@ func TestRefusedConnection(t *testing.T) {
 
 func TestKeyOfAnotherType(t *testing.T) {
 	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
-		prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
+		prefix := oneSlot(t)
 		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
 		other := newStorageWith(t, client, redis.Options{Prefix: prefix}) // s does not know this state, and would store it again
 		do(t, other, "cut off", &plenty, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
@@ -585,9 +584,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 		if e, err := s.Read(t.Context(), "shop"); err != nil || e.State.Tokens == 0 {
 			t.Errorf("the shop beside them: %+v, %v", e, err)
 		}
-		if err := other.Set(t.Context(), "limiter", storage.State{Data: []byte("of a Limiter"), Until: decision.Never}, storage.NoRevision); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, other.Set(t.Context(), "limiter", storage.State{Data: []byte("of a Limiter"), Until: decision.Never}, storage.NoRevision))
 		if _, err := s.Read(t.Context(), "limiter"); !errors.Is(err, storage.ErrFormat) || err.Error() != redis.ErrNotState.Error() {
 			t.Errorf("Read of bytes that are no state = %v, want ErrNotState, said once, and ErrFormat", err)
 		}

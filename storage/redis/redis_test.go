@@ -103,6 +103,9 @@ func newStorage(t testing.TB, client goredis.UniversalClient) *redis.Storage {
 	return newStorageWith(t, client, redis.Options{Prefix: fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())})
 }
 
+// oneSlot is a prefix that shares no key with other tests, and whose keys are in one slot of a cluster.
+func oneSlot(t testing.TB) string { return fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64()) }
+
 func newStorageWith(t testing.TB, client goredis.UniversalClient, o redis.Options) *redis.Storage {
 	t.Helper()
 	s, err := redis.New(client, o)

@@ -339,9 +339,7 @@ func TestEntitiesShareCalls(t *testing.T) {
 	fewer := plenty
 	fewer.Windows = []decision.Window{{Size: 1, Rate: 1, Interval: 1000}}
 	plenty, fewer = *buckettest.Ready(plenty), *buckettest.Ready(fewer)
-	if err := s.client.ScriptLoad(t.Context(), decideScript.source).Err(); err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, s.client.ScriptLoad(t.Context(), decideScript.source).Err())
 	admit := decision.Op{Kind: decision.Admit, Now: 5000, Cost: decision.Cost{1}}
 	for known, calls := range map[int64]int{0: 100 + 1, found: 7} {
 		s.found.Store(known)
@@ -354,9 +352,7 @@ func TestEntitiesShareCalls(t *testing.T) {
 			}
 			turns = append(turns, turn)
 		}
-		if err := s.client.Set(t.Context(), s.key(turns[3].Calls[0].Key), "no state", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		oktest.OK(t, s.client.Set(t.Context(), s.key(turns[3].Calls[0].Key), "no state", 0).Err())
 		var sent counting
 		s.client.AddHook(&sent)
 		(&lane{storage: s}).decide(turns, func([]*batch.Turn) {})
@@ -388,9 +384,7 @@ func TestFoundAmongOthers(t *testing.T) {
 		}
 		l.decide(turns, func([]*batch.Turn) {})
 		for _, turn := range turns {
-			if err := turn.Calls[0].Err; err != nil {
-				t.Fatal(err)
-			}
+			oktest.OK(t, turn.Calls[0].Err)
 		}
 	}
 	for _, change := range []struct {
@@ -419,9 +413,7 @@ func TestFoundAmongOthers(t *testing.T) {
 // TestLeasesByOwnClock has decide.lua decide by its own clock, which takes shorter arguments for most operations.
 func TestLeasesByOwnClock(t *testing.T) {
 	s, err := New(openStorage(t, connectRedis(t)).client, Options{Prefix: fmt.Sprintf("%x:", rand.Uint64()), Remember: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	oktest.OK(t, err)
 	l := buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: 100, Rate: 1, Interval: 60_000}}, Tokens: 100, Guess: 1, Lease: 60_000, MaxLease: 120_000, Start: 1,
 	})
