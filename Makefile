@@ -26,10 +26,10 @@ site: ## Build the searchable documentation into bin/site
 test: ## Run all tests against real servers, with the race detector
 	@scripts/test
 
-kills: ## Kill consumers, Redis and RabbitMQ for a minute of each kind, and count what is lost, over and early
+kills: ## Kill consumers, Redis and RabbitMQ for a minute of each kind; count messages lost, over the limit and early
 	@DRIP_KILLS=60s scripts/test -timeout 40m -parallel 2 -run 'TestKills' -v ./consumer
 
-rabbitmq4: ## Run the consumer's tests against RabbitMQ 4.0 and 4.3, in folders of newer Debian releases; takes root
+rabbitmq4: ## Run the tests of consumer and adapters/amqp10 against RabbitMQ 4.0 and 4.3; takes root
 	@scripts/rabbitmq4
 
 lint: ## Check format, vet, staticcheck, go.mod, spelling, dependencies and known vulnerabilities
