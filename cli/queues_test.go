@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip/consumer"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -122,13 +123,8 @@ func TestQueuesOfAConsumer(t *testing.T) {
 		Handler: consumer.HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
 	})
 	ok(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- c.Run(ctx) }()
-	defer func() {
-		stop()
-		ok(t, <-ended)
-	}()
+	_, stop := oktest.Begin(t, 5*time.Minute, c.Run)
+	defer stop()
 	begin := time.Now()
 	for _, delay := range []string{"5s", "5m", "5m"} {
 		ok(t, ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{Body: []byte(delay)}))

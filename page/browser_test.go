@@ -190,11 +190,11 @@ func testBrowser(t *testing.T, b *browser.Browser, s storage.Storage) {
 	one.must(one.Eval(one.ctx, `document.querySelector("input[type=checkbox]").click()`, nil))
 	one.must(one.Follow(one.ctx, `button[value=requeue]`))
 	one.says(".notice", "1 message put back.")
-	messages(t, ch, queue, 1)
+	servers.Await(t, ch, queue, 1)
 	one.must(one.Follow(one.ctx, `p a.button`))
 	one.must(one.Follow(one.ctx, `button.strong`))
 	one.says(".notice", "2 messages put back.")
-	messages(t, ch, queue, 3)
+	servers.Await(t, ch, queue, 3)
 
 	// All pages: nothing that the browser complains about, nothing without a name, nothing wider than a telephone.
 	admit(t, s, strings.Repeat("a-very-long-name-", 20), 5)
@@ -233,25 +233,11 @@ func deadLetters(t *testing.T) (*rabbitmq.Broker, *amqp.Channel, string) {
 			MessageId: fmt.Sprint("order-", i), Headers: amqp.Table{"x-drip-reason": reason, "x-drip-error": "no such order"}, Body: []byte(`{"order": 1}`),
 		})
 	}
-	messages(t, ch, queue+".drip.dead", 3)
+	servers.Await(t, ch, queue+".drip.dead", 3)
 	b, err := rabbitmq.New(address, queue)
 	ok(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b, ch, queue
-}
-
-func messages(t *testing.T, ch *amqp.Channel, queue string, want int) {
-	t.Helper()
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		ok(t, err)
-		if q.Messages == want {
-			return
-		}
-		if time.Since(begin) > 30*time.Second {
-			t.Fatalf("%d messages in %s, want %d", q.Messages, queue, want)
-		}
-	}
 }
 
 // An open page says that the server is gone, keeps its content, and goes on when the server is back.

@@ -59,11 +59,11 @@ func TestPostponingFails(t *testing.T) {
 			return nil
 		})
 	})
-	for consumers := 0; consumers == 0; time.Sleep(100 * time.Millisecond) {
+	oktest.Eventually(t, time.Minute, "the queue has a consumer", func() bool {
 		q, err := ch.QueueDeclarePassive("work", true, false, false, false, nil)
 		oktest.OK(t, err)
-		consumers = q.Consumers
-	}
+		return q.Consumers > 0
+	})
 	// The publisher's connection is lost, and it gets no other one.
 	ctl("set_vhost_limits", "-p", "/", `{"max-connections": 1}`)
 	for line := range strings.SplitSeq(ctl("list_connections", "pid", "client_properties"), "\n") {
@@ -76,16 +76,10 @@ func TestPostponingFails(t *testing.T) {
 	}
 	time.Sleep(3 * time.Second)
 	ctl("clear_vhost_limits", "-p", "/")
-	count := func() int {
+	oktest.Eventually(t, 2*time.Minute, "all messages are handled", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(seen)
-	}
-	for began := time.Now(); count() < messages && time.Since(began) < 2*time.Minute; {
-		time.Sleep(100 * time.Millisecond)
-	}
-	if n := count(); n != messages {
-		t.Errorf("%d of %d messages were handled", n, messages)
-	}
+		return len(seen) == messages
+	})
 	end()
 }

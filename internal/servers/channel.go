@@ -1,9 +1,12 @@
 package servers
 
 import (
+	"fmt"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 // Channel opens a channel of a broker, with confirmations, on a connection of its own. Both end with the test.
@@ -52,6 +55,16 @@ func Drain(t TB, ch *amqp.Channel, queue string) (bodies []string) {
 		}
 		bodies = append(bodies, string(d.Body))
 	}
+}
+
+// Await waits until a queue has so many messages ready: a quorum queue's number is late.
+func Await(t TB, ch *amqp.Channel, queue string, want int) {
+	t.Helper()
+	oktest.Eventually(t, 30*time.Second, fmt.Sprintf("%d messages in %s", want, queue), func() bool {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		must(t, err)
+		return q.Messages == want
+	})
 }
 
 // WithChannel calls do with a channel of a broker, on a connection that ends with the call.

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/drip-go/drip/internal/oktest"
 )
 
 func TestMain(m *testing.M) {
@@ -58,14 +60,6 @@ func (starter) start(t *testing.T) (cmd *exec.Cmd, pid int, dir string) {
 func isGone(pid int) bool {
 	s := state(pid)
 	return s == 0 || s == 'Z'
-}
-
-// eventually fails the test when done does not return true in time.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	if !poll(2*time.Minute, done) {
-		t.Fatalf("%s: not within 2 minutes", what)
-	}
 }
 
 // checkStopped stops a server and looks for leftovers.
@@ -186,7 +180,7 @@ func TestStarterKilled(t *testing.T) {
 	cmd, pid, dir := starter{}.start(t)
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	eventually(t, "end of the orphan", func() bool { return isGone(pid) })
+	oktest.Eventually(t, 2*time.Minute, "end of the orphan", func() bool { return isGone(pid) })
 
 	alive := OwnRedis(t)
 	for _, d := range []string{dir, alive.dir} {

@@ -47,20 +47,6 @@ func bury(t *testing.T, ch *amqp.Channel, queue, kind string, reasons ...string)
 	}
 }
 
-func count(t *testing.T, ch *amqp.Channel, queue string, want int) {
-	t.Helper()
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) { // a quorum queue's number is late
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		oktest.OK(t, err)
-		if q.Messages == want {
-			return
-		}
-		if time.Since(begin) > 30*time.Second {
-			t.Fatalf("%d messages in %s, want %d", q.Messages, queue, want)
-		}
-	}
-}
-
 func bodies(letters []queues.Letter) (all []string) {
 	for _, l := range letters {
 		all = append(all, string(l.Body))
@@ -76,13 +62,13 @@ func TestLookingLosesNothing(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			b, ch, queue := channel(t)
 			bury(t, ch, queue, kind, "failed", "too old", "failed")
-			count(t, ch, deadQueue(queue), 3)
+			servers.Await(t, ch, deadQueue(queue), 3)
 			first, more, err := b.Dead(t.Context(), queue, 10)
 			if err != nil || more || len(first) != 3 {
 				t.Fatal(first, more, err)
 			}
 			for i := range 25 {
-				count(t, ch, deadQueue(queue), 3)
+				servers.Await(t, ch, deadQueue(queue), 3)
 				letters, _, err := b.Dead(t.Context(), queue, 10)
 				if err != nil || !slices.Equal(bodies(letters), bodies(first)) {
 					t.Fatalf("look %d: %v, %v", i, bodies(letters), err)
@@ -93,7 +79,7 @@ func TestLookingLosesNothing(t *testing.T) {
 					}
 				}
 			}
-			count(t, ch, deadQueue(queue), 3)
+			servers.Await(t, ch, deadQueue(queue), 3)
 			d, ok, err := ch.Get(deadQueue(queue), true)
 			if err != nil || !ok {
 				t.Fatal(ok, err)
@@ -118,7 +104,7 @@ func buryLimited(t *testing.T, n int) (*Broker, *amqp.Channel, string) {
 			Headers: amqp.Table{"x-drip-reason": "failed"}, DeliveryMode: amqp.Persistent, Body: fmt.Appendf(nil, "order %d", i),
 		})
 	}
-	count(t, ch, deadQueue(queue), n)
+	servers.Await(t, ch, deadQueue(queue), n)
 	return b, ch, queue
 }
 
@@ -136,9 +122,9 @@ func TestRequeueOneByOne(t *testing.T) {
 		if err != nil || got != 1 {
 			t.Fatalf("letter %d: Requeue = %d, %v, want 1", i, got, err)
 		}
-		count(t, ch, deadQueue(queue), n-1-i)
+		servers.Await(t, ch, deadQueue(queue), n-1-i)
 	}
-	count(t, ch, queue, n)
+	servers.Await(t, ch, queue, n)
 }
 
 // A viewer who goes away, however often, takes no letter along.
@@ -150,7 +136,7 @@ func TestCancelledRequeue(t *testing.T) {
 		if _, err := b.Requeue(ctx, queue, func(*queues.Letter) bool { cancel(); return false }); !errors.Is(err, context.Canceled) {
 			t.Errorf("Requeue = %v, want that it was cancelled", err)
 		}
-		count(t, ch, deadQueue(queue), n)
+		servers.Await(t, ch, deadQueue(queue), n)
 	}
 }
 
@@ -169,8 +155,8 @@ func TestSomeOfMany(t *testing.T) {
 	if want := len(reasons) / 3; err != nil || n != want {
 		t.Fatalf("%d, %v; want %d", n, err, want)
 	}
-	count(t, ch, queue, n)
-	count(t, ch, deadQueue(queue), len(reasons)-n)
+	servers.Await(t, ch, queue, n)
+	servers.Await(t, ch, deadQueue(queue), len(reasons)-n)
 	one := letters[0].ID
 	if n, err := b.Requeue(t.Context(), queue, func(l *queues.Letter) bool { return l.ID == one }); n != 1 || err != nil {
 		t.Errorf("one: %d, %v", n, err)
@@ -179,8 +165,8 @@ func TestSomeOfMany(t *testing.T) {
 	if err != nil || m != len(reasons)-n-1 {
 		t.Errorf("the rest: %d, %v", m, err)
 	}
-	count(t, ch, deadQueue(queue), 0)
-	count(t, ch, queue, len(reasons))
+	servers.Await(t, ch, deadQueue(queue), 0)
+	servers.Await(t, ch, queue, len(reasons))
 	d, _, err := ch.Get(queue, true)
 	if err != nil || d.Headers["x-drip-reason"] != "too old" || fmt.Sprint(d.Headers["nested"]) != "map[a:1 b:2]" || d.DeliveryMode != 2 {
 		t.Errorf("it came back as %+v, %v", d.Headers, err)
@@ -197,8 +183,8 @@ func TestOneOfManyStays(t *testing.T) {
 		if moved, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { asked++; return asked != 4 }); err != nil || moved != n-1 {
 			t.Fatalf("Requeue = %d, %v", moved, err)
 		}
-		count(t, ch, queue, n-1)
-		count(t, ch, deadQueue(queue), 1)
+		servers.Await(t, ch, queue, n-1)
+		servers.Await(t, ch, deadQueue(queue), 1)
 	}
 }
 
@@ -220,13 +206,8 @@ func TestBackToItsConsumer(t *testing.T) {
 		}),
 	})
 	oktest.OK(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- c.Run(ctx) }()
-	defer func() {
-		stop()
-		oktest.OK(t, <-ended)
-	}()
+	_, end := oktest.Begin(t, 5*time.Minute, c.Run)
+	defer end()
 	oktest.OK(t, ch.Publish("", queue, false, false, amqp.Publishing{MessageId: "order-7", Headers: amqp.Table{"tenant": "a"}, Body: []byte("seven")}))
 	var letters []queues.Letter
 	for begin := time.Now(); len(letters) == 0; time.Sleep(50 * time.Millisecond) {
@@ -250,7 +231,7 @@ func TestBackToItsConsumer(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("it was not handled again")
 	}
-	count(t, ch, deadQueue(queue), 0)
+	servers.Await(t, ch, deadQueue(queue), 0)
 }
 
 // A letter that somebody else has published has no absurd age.
@@ -387,7 +368,7 @@ func TestRequeueIsRefused(t *testing.T) {
 		if moved, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true }); moved != 0 || err == nil {
 			t.Fatalf("Requeue = %d, %v, want an error", moved, err)
 		}
-		count(t, ch, deadQueue(queue), n)
+		servers.Await(t, ch, deadQueue(queue), n)
 	}
 }
 
@@ -416,15 +397,15 @@ func TestLetterThatTheBrokerNoLongerTakes(t *testing.T) {
 		if letters, _, err := b.Dead(t.Context(), queue, 1000); err != nil || len(letters) != before+1+behind {
 			t.Fatalf("Dead = %d letters, %v", len(letters), err)
 		}
-		count(t, ch, deadQueue(queue), before+1+behind)
+		servers.Await(t, ch, deadQueue(queue), before+1+behind)
 	}
 	asked := 0
 	moved, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { asked++; return true })
 	if moved != before+behind || err == nil || !strings.Contains(err.Error(), "size 5000") || asked != before+1+behind {
 		t.Errorf("Requeue = %d, %v after %d letters; want %d, and the size", moved, err, asked, before+behind)
 	}
-	count(t, ch, queue, before+behind)
-	count(t, ch, deadQueue(queue), 1)
+	servers.Await(t, ch, queue, before+behind)
+	servers.Await(t, ch, deadQueue(queue), 1)
 }
 
 // A message that the broker itself made a dead letter may keep its header CC. Neither looking at it nor putting it back sends it once more
@@ -436,8 +417,8 @@ func TestLettersForOtherQueues(t *testing.T) {
 	servers.Declare(t, ch, "quorum", deadQueue(queue))
 	letter := amqp.Publishing{Headers: amqp.Table{"CC": []any{other}}, DeliveryMode: amqp.Persistent, Body: []byte("order")}
 	servers.Publish(t, ch, deadQueue(queue), letter)
-	count(t, ch, deadQueue(queue), 1)
-	count(t, ch, other, 1)
+	servers.Await(t, ch, deadQueue(queue), 1)
+	servers.Await(t, ch, other, 1)
 	id := ""
 	for range mostLooks + 2 {
 		letters, _, err := b.Dead(t.Context(), queue, 10)
@@ -445,11 +426,11 @@ func TestLettersForOtherQueues(t *testing.T) {
 			t.Fatalf("Dead = %+v, %v", letters, err)
 		}
 		id = letters[0].ID
-		count(t, ch, deadQueue(queue), 1)
+		servers.Await(t, ch, deadQueue(queue), 1)
 	}
 	if n, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true }); n != 1 || err != nil {
 		t.Fatalf("Requeue = %d, %v", n, err)
 	}
-	count(t, ch, queue, 1)
-	count(t, ch, other, 1)
+	servers.Await(t, ch, queue, 1)
+	servers.Await(t, ch, other, 1)
 }
