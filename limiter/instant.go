@@ -44,12 +44,8 @@ func (i instant) seconds(o instant) float64 {
 	return float64(i.ms-o.ms)/1000 + float64(i.as-o.as)/1000/asPerMs
 }
 
-func (i instant) less(o instant) bool {
-	return i.ms < o.ms || i.ms == o.ms && i.as < o.as
-}
-
 func later(i, o instant) instant {
-	if i.less(o) {
+	if i.ms < o.ms || i.ms == o.ms && i.as < o.as {
 		return o
 	}
 	return i
