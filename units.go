@@ -60,7 +60,6 @@ func unitsOf(o *Options) (units, error) {
 	return all, nil
 }
 
-// number returns the number of a unit in package decision.
 func (u units) number(name string) (int64, error) {
 	if name == "" {
 		return 0, nil
@@ -72,7 +71,6 @@ func (u units) number(name string) (int64, error) {
 	return int64(i) + 1, nil
 }
 
-// name returns the name of a unit by its number.
 func (u units) name(number int64) string {
 	if number < 1 || number > int64(len(u)) {
 		return ""

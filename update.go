@@ -162,7 +162,6 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 // giveBackTime is enough for a storage that answers, and not long for a caller that has left.
 const giveBackTime = time.Second
 
-// key is a key during a decision.
 type key struct {
 	id     string
 	limits *decision.Limits
@@ -184,7 +183,6 @@ func (k *key) get(ctx context.Context, s storage.Storage) error {
 	return k.decode(k.data)
 }
 
-// decode sets the state to a stored one.
 func (k *key) decode(data []byte) error {
 	held, err := storage.Decode(data, &k.state)
 	k.leases = storage.NewLeases(held)

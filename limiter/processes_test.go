@@ -82,7 +82,6 @@ func testProcesses(t *testing.T, told process) {
 	}
 }
 
-// contend is the program of one of the processes.
 func contend(p *process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

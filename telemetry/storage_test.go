@@ -101,7 +101,6 @@ func TestStorageCanDoTheSame(t *testing.T) {
 	}
 }
 
-// slow takes a while for all that it does.
 type slow struct{ *memory.Storage }
 
 func (s slow) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
@@ -159,7 +158,6 @@ func TestStorageReads(t *testing.T) {
 	})
 }
 
-// failing fails while err is set.
 type failing struct {
 	storage.Storage
 	mu  sync.Mutex

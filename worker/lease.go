@@ -178,7 +178,6 @@ func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Dura
 // has ended.
 const returnTimeout = 10 * time.Second
 
-// renewer renews a lease until it is stopped.
 type renewer struct {
 	limiter  Admitter
 	log      *slog.Logger
@@ -196,7 +195,6 @@ type renewer struct {
 	stopped bool
 }
 
-// begin begins to renew a lease of a length.
 func (k *renewer) begin(length time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

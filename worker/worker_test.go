@@ -139,7 +139,6 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// broken is an error whose methods panic.
 type broken struct{ brokenCause }
 
 func (broken) Error() string { panic("no text") }
@@ -552,7 +551,6 @@ func TestPermanentWhenTheContextEnds(t *testing.T) {
 	}
 }
 
-// badIs is an error with a method that panics.
 type badIs struct{}
 
 func (badIs) Error() string { return "bad" }

@@ -129,7 +129,6 @@ func (s *suite) open() Queue {
 	return q
 }
 
-// tester is a test in progress.
 type tester struct{ t *testing.T }
 
 func (s tester) must(err error) {

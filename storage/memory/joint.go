@@ -52,7 +52,6 @@ func (j *joint) unlock() {
 	}
 }
 
-// find sets the entities.
 func (j *joint) find() error {
 	for i := range j.parts {
 		p := &j.parts[i]

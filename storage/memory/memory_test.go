@@ -31,7 +31,6 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// perSecond is a limit of 5 a second.
 func perSecond() *decision.Limits {
 	return buckettest.Ready(decision.Limits{
 		Windows: []decision.Window{{Size: 10, Rate: 5, Interval: 1000}}, Tokens: 10, Guess: 50, Lease: 60_000, MaxLease: 60_000,

@@ -66,7 +66,6 @@ func admit(t testing.TB, s storage.Atomic, l *decision.Limits) decision.Lease {
 	return a.Lease
 }
 
-// pair is an Admit and its Settle.
 func pair(t testing.TB, s storage.Atomic, l *decision.Limits) {
 	if a := do(t, s, "shop", l, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: admit(t, s, l)}); !a.Found {
 		t.Errorf("Settle = %+v", a)

@@ -58,7 +58,6 @@ func (l *leases) Hold(id, end int64) {
 	l.soon, l.last = min(l.soon, end), max(l.last, end)
 }
 
-// remove removes a lease that is out.
 func (l *leases) remove(id int64, c change) {
 	if c.was == none {
 		delete(l.changes, id) // it never had a row

@@ -196,7 +196,6 @@ func TestProcesses(t *testing.T) {
 	c.check(granted, until)
 }
 
-// contend is the program of one of the processes.
 func contend(p *process) error {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, p.URL)

@@ -143,7 +143,6 @@ var ask, do, getDelay, read = buckettest.Ask, buckettest.Do, buckettest.GetDelay
 
 var one = decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
 
-// begin begins a transaction with a statement.
 func begin(t testing.TB, pool *pgxpool.Pool, schema, sql string, args ...any) pgx.Tx {
 	t.Helper()
 	tx, err := pool.Begin(context.Background())

@@ -31,7 +31,6 @@ func (r *record) fields() []any {
 	return []any{&r.revision, &r.expires, &r.callersClock, &r.decidedAt, &r.until, &r.out, &r.firstEnd, &r.lastEnd, &r.data}
 }
 
-// values appends the columns.
 func (r *record) values(args ...any) []any {
 	return append(args, r.revision, r.expires, r.callersClock, r.decidedAt, r.until, r.out, r.firstEnd, r.lastEnd, append([]byte{}, r.data...)) // nil would be null
 }

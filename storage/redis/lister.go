@@ -74,7 +74,6 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 	return err
 }
 
-// list lists the entities of one server.
 func (s *Storage) list(ctx context.Context, client goredis.Cmdable, each func(storage.Entry) error) error {
 	for cursor, more := uint64(0), true; more; more = cursor != 0 {
 		var keys []string

@@ -87,7 +87,6 @@ func testProcesses(t *testing.T, limits decision.Limits, admit bool) {
 	}
 }
 
-// contend is the program of one of the processes.
 func contend(p *process) error {
 	client := goredis.NewClient(&goredis.Options{Addr: p.Addr})
 	defer client.Close()

@@ -39,7 +39,6 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// backends make the clients that the tests run with.
 var backends = map[string]func(*testing.T) goredis.UniversalClient{
 	"miniredis": func(t *testing.T) goredis.UniversalClient { return connect(t, miniredis.RunT(t).Addr()) },
 	"redis":     func(t *testing.T) goredis.UniversalClient { return connectShared(t) },
@@ -48,7 +47,6 @@ var backends = map[string]func(*testing.T) goredis.UniversalClient{
 	},
 }
 
-// onBackends runs a test with each of them.
 func onBackends(t *testing.T, test func(t *testing.T, client goredis.UniversalClient)) {
 	for name, open := range backends {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
@@ -77,7 +75,6 @@ func connectCluster(t testing.TB, cluster *servers.RedisCluster) *goredis.Cluste
 	return client
 }
 
-// hook is a hook that does nothing.
 type hook struct{}
 
 func (hook) DialHook(next goredis.DialHook) goredis.DialHook          { return next }

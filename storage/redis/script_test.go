@@ -441,7 +441,6 @@ func TestLeasesByOwnClock(t *testing.T) {
 	}
 }
 
-// counting counts the commands of pipelines.
 type counting struct{ commands int }
 
 func (c *counting) DialHook(next goredis.DialHook) goredis.DialHook          { return next }

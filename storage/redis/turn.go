@@ -336,7 +336,6 @@ func (s *Storage) decided(c call) {
 	}
 }
 
-// fail sets the error of calls.
 func fail(calls []*batch.Call, err error) {
 	for _, c := range calls {
 		c.Answer, c.Err = decision.Answer{}, err

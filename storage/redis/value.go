@@ -51,7 +51,6 @@ func number(b []byte, i int) int64 {
 	return int64(math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:])))
 }
 
-// unpack reads a value.
 func unpack(value []byte) (s stored, err error) {
 	if len(value) < 8*headers {
 		return s, ErrNotState

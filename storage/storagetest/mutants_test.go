@@ -663,7 +663,6 @@ type teller struct {
 	entries                   map[string]entryAt
 }
 
-// entryAt is an Entry of a revision.
 type entryAt struct {
 	e   storage.Entry
 	rev storage.Revision

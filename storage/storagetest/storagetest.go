@@ -484,7 +484,6 @@ func testClosed(t *testing.T, s storage.Storage) {
 	}
 }
 
-// limits returns Limits with one window of a second.
 func limits(size, rate int64) *decision.Limits {
 	l := &decision.Limits{
 		Windows: []decision.Window{{Size: size, Rate: rate, Interval: 1000}}, Tokens: size,
