@@ -1,6 +1,7 @@
 package drip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -243,11 +244,7 @@ func (noLease) Unwrap() error   { return ErrNoLease }
 // cannot run before its Deadline; it then books nothing and gives up the ticket. After any error do not run the
 // operation. If the failed call took a lease all the same, the lease ends by itself.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
-	cost := int64(r.Cost)
-	if cost == 0 {
-		cost = 1
-	}
-	op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{cost}, Ticket: r.Ticket.t, Urgent: r.Urgent}, decision.Answer{}
+	op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{int64(cmp.Or(r.Cost, 1))}, Ticket: r.Ticket.t, Urgent: r.Urgent}, decision.Answer{}
 	if !r.Deadline.IsZero() {
 		op.Deadline = max(1, min(unixMilli(r.Deadline), decision.LastTime))
 	}
@@ -416,10 +413,7 @@ func (b *Bucket) announce(ctx context.Context, entityID string, perSecond float6
 			level = max(level, 1./decision.Whole, perSecond*milliseconds(w.Interval).Seconds()/float64(min(w.Rate, w.Size)))
 		}
 	}
-	if level == 0 {
-		level = 1
-	}
-	op, a := decision.Op{Kind: decision.Announce, For: wholeMilliseconds(d), Level: int64(decision.Whole * min(1, level))}, decision.Answer{}
+	op, a := decision.Op{Kind: decision.Announce, For: wholeMilliseconds(d), Level: int64(decision.Whole * min(1, cmp.Or(level, 1)))}, decision.Answer{}
 	_, err = b.do(ctx, entityID, 0, &op, &a, time.Time{})
 	return err
 }

@@ -447,11 +447,7 @@ func (s *Shadow) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 		s.plain = map[string][]Lease{}
 	}
 	if len(s.plain) > 2*s.swept+1000 {
-		for id := range s.plain {
-			if len(s.plainOf(id)) == 0 {
-				delete(s.plain, id)
-			}
-		}
+		maps.DeleteFunc(s.plain, func(id string, _ []Lease) bool { return len(s.plainOf(id)) == 0 })
 		s.swept = len(s.plain)
 	}
 	s.plain[entityID] = append(s.plainOf(entityID), a.Lease)

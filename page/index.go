@@ -179,9 +179,7 @@ func (x *index) note(r *entities.Report, pass int) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if pass == 0 {
-		pass = x.pass
-	}
+	pass = cmp.Or(pass, x.pass)
 	if !r.Known {
 		if _, ok := x.rows[r.Entity]; ok {
 			delete(x.rows, r.Entity)

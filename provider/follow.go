@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -53,11 +54,7 @@ func (a *announced) changed(entityID string, perSecond float64, now time.Time) b
 		a.rates = map[string]rate{}
 	}
 	if len(a.rates) >= a.most {
-		for id, r := range a.rates {
-			if now.Sub(r.at) > announcedFor {
-				delete(a.rates, id)
-			}
-		}
+		maps.DeleteFunc(a.rates, func(_ string, r rate) bool { return now.Sub(r.at) > announcedFor })
 		a.most = max(1024, 2*len(a.rates))
 	}
 	a.rates[entityID] = rate{perSecond, now}

@@ -265,10 +265,7 @@ func (r Rule) bucket(travel time.Duration) drip.Window {
 }
 
 func (r Rule) sliding(travel time.Duration) drip.Window {
-	burst := r.burst
-	if burst == 0 {
-		burst = max(1, r.n/10)
-	}
+	burst := cmp.Or(r.burst, max(1, r.n/10))
 	beginnings := time.Duration(r.n/burst - 1)
 	span := (r.per + travel + time.Millisecond - 1) / time.Millisecond
 	return drip.Window{Size: burst, RefreshRate: burst, RefreshInterval: (span/beginnings + 1) * time.Millisecond}

@@ -2,6 +2,7 @@ package storage_test
 
 import (
 	"cmp"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -59,11 +60,7 @@ func TestLeases(t *testing.T) {
 				t.Fatalf("seed %d, step %d: Last() = %d, want no less than the last end, %d", seed, step, got, last)
 			}
 			if rnd.IntN(3) == 0 {
-				for id, end := range model {
-					if end <= now {
-						delete(model, id)
-					}
-				}
+				maps.DeleteFunc(model, func(_, end int64) bool { return end <= now })
 				if got := leases.Out(now); got != int64(len(model)) {
 					t.Fatalf("seed %d, step %d: Out(%d) = %d, want %d", seed, step, now, got, len(model))
 				}

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -52,12 +53,8 @@ func Open(ctx context.Context, rawURL string) (Storage, error) {
 		return nil, fmt.Errorf("storage: open: %w", err)
 	}
 	openersMu.RLock()
-	open, known := openers[u.Scheme], make([]string, 0, len(openers))
-	for scheme := range openers {
-		known = append(known, scheme)
-	}
+	open, known := openers[u.Scheme], slices.Sorted(maps.Keys(openers))
 	openersMu.RUnlock()
-	slices.Sort(known)
 	switch {
 	case u.Scheme == "":
 		return nil, fmt.Errorf("storage: open: the URL has no scheme (there are: %s)", strings.Join(known, ", "))

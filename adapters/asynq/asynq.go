@@ -5,6 +5,7 @@
 package dripasynq
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -92,9 +93,7 @@ func (l *Limit) Configure(c asynq.Config) asynq.Config {
 			}
 		})
 	}
-	if c.DelayedTaskCheckInterval == 0 {
-		c.DelayedTaskCheckInterval = time.Second
-	}
+	c.DelayedTaskCheckInterval = cmp.Or(c.DelayedTaskCheckInterval, time.Second)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -248,9 +249,7 @@ func (r *run) redeliver(d *delivery) {
 func (r *run) start(d *delivery, a drip.Admission) {
 	r.hands.letGo(&d.held)
 	began := r.now
-	if d.started == 0 {
-		d.started = began
-	}
+	d.started = cmp.Or(d.started, began)
 	r.lastStart = began
 	for _, c := range d.costs {
 		r.used[c.unit] += int64(c.actual)
@@ -284,9 +283,7 @@ func (r *run) call(d *delivery, then func()) {
 
 // finish does the work of a consumer that has the provider's answer.
 func (r *run) finish(d *delivery, a drip.Admission) {
-	if d.ended == 0 {
-		d.ended = r.now
-	}
+	d.ended = cmp.Or(d.ended, r.now)
 	var err error
 	if limiter, ok := r.limiter.(others); ok && d.plain {
 		err = limiter.ReturnToken(r.names[d.entity])

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -130,10 +132,7 @@ func sweep() {
 
 func stopAll() {
 	live.Lock()
-	var all []*server
-	for s := range live.servers {
-		all = append(all, s)
-	}
+	all := slices.Collect(maps.Keys(live.servers))
 	live.Unlock()
 	_ = each(all, (*server).Stop)
 }
@@ -340,12 +339,10 @@ func (s *server) logTail() string {
 // awaitGone waits until the processes are gone, which after a kill they soon are: a folder is not removed under them.
 func awaitGone(pids []int) {
 	poll(goneTime, func() bool {
-		for _, pid := range pids {
-			if s := state(pid); s != 0 && s != 'Z' { // a zombie is its new parent's business
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(pids, func(pid int) bool {
+			s := state(pid)
+			return s != 0 && s != 'Z' // a zombie is its new parent's business
+		})
 	})
 }
 
@@ -423,16 +420,10 @@ var ports struct {
 func freePort(also ...int) (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
-next:
 	for range 1000 {
 		port := 10000 + rand.IntN(10000)
-		if !isFree(port) {
+		if !isFree(port) || slices.ContainsFunc(also, func(d int) bool { return !isFree(port + d) }) {
 			continue
-		}
-		for _, d := range also {
-			if !isFree(port + d) {
-				continue next
-			}
 		}
 		mine, err := net.Listen("unix", fmt.Sprint("@drip-port-", port))
 		if err != nil { // it is taken
@@ -456,16 +447,11 @@ func isFree(port int) bool {
 
 // environ is our environment without what would turn a server away from its own folder and ports.
 func environ(more ...string) []string {
-	var env []string
-next:
-	for _, e := range os.Environ() {
-		for _, prefix := range []string{"RABBITMQ_", "ERL_", "PG", "CONF_ENV_FILE", "NOTIFY_SOCKET"} {
-			if strings.HasPrefix(e, prefix) {
-				continue next
-			}
-		}
-		env = append(env, e)
-	}
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool {
+		return slices.ContainsFunc([]string{"RABBITMQ_", "ERL_", "PG", "CONF_ENV_FILE", "NOTIFY_SOCKET"}, func(prefix string) bool {
+			return strings.HasPrefix(e, prefix)
+		})
+	})
 	return append(append(env, "LC_ALL=C.UTF-8"), more...)
 }
 

@@ -183,12 +183,7 @@ type cluster interface {
 //
 // A [goredis.Ring] is like a Cluster, but moves the entities of a server that is down to others. They are new there.
 func New(client goredis.UniversalClient, o Options) (*Storage, error) {
-	if o.Prefix == "" {
-		o.Prefix = "drip:"
-	}
-	if o.MaxHold == 0 {
-		o.MaxHold = 24 * time.Hour
-	}
+	o.Prefix, o.MaxHold = cmp.Or(o.Prefix, "drip:"), cmp.Or(o.MaxHold, 24*time.Hour)
 	if o.MaxHold < time.Millisecond {
 		return nil, fmt.Errorf("redis: Options.MaxHold is %v; it must be at least 1ms, or 0 for the default", o.MaxHold)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -130,12 +131,7 @@ func TestWrongBackends(t *testing.T) {
 		Run(t, func(*testing.T) storage.Storage { return wrong[name]() })
 		return
 	}
-	names := make([]string, 0, len(wrong))
-	for name := range wrong {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(wrong)) {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWrongBackends$", "-test.failfast", "-test.short", "-test.timeout=2m")
 			cmd.Env = append(os.Environ(), "DRIP_WRONG_BACKEND="+name)
@@ -448,11 +444,9 @@ func (r *revisions) Set(ctx context.Context, key string, s storage.State, rev st
 	if r.m == nil {
 		r.m = map[string]record{}
 	}
-	for other, rec := range r.m {
-		if r.simulated && rec.state.Until <= s.Now && rec.state.Until > s.Now-400*86_400_000 {
-			delete(r.m, other)
-		}
-	}
+	maps.DeleteFunc(r.m, func(_ string, rec record) bool {
+		return r.simulated && rec.state.Until <= s.Now && rec.state.Until > s.Now-400*86_400_000
+	})
 	s.Data = slices.Clone(s.Data)
 	r.m[key] = record{s, rev%r.most + 1}
 	return nil
