@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip/internal/dial"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/workertest"
 )
 
@@ -95,7 +96,7 @@ func (q looped) Consume(ctx context.Context, l Limiter, handle func(context.Cont
 	})
 	for ctx.Err() == nil {
 		_ = q.loop(ctx, l, byType, h)
-		sleep(ctx, firstBackoff)
+		sleep.For(ctx, firstBackoff)
 	}
 	return nil
 }
@@ -135,7 +136,7 @@ func (q looped) loop(ctx context.Context, l Limiter, entity EntityFunc, h Handle
 				case IsPermanent(err):
 					d.Reject(false)
 				default:
-					sleep(ctx, 100*time.Millisecond)
+					sleep.For(ctx, 100*time.Millisecond)
 					d.Nack(false, true)
 				}
 			}

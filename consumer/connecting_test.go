@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/internal/dial"
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 // givenBack notes when deliveries are given back.
@@ -45,7 +46,7 @@ func TestNoConnectionToPublish(t *testing.T) {
 				const n = 128
 				s := taking(t, Options{Limiter: delayed(func() time.Duration { return time.Hour })})
 				s.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
-					sleep(ctx, dial.Timeout) // as dial does
+					sleep.For(ctx, dial.Timeout) // as dial does
 					return nil, errors.New("connect: i/o timeout")
 				}
 				g := &givenBack{began: time.Now()}

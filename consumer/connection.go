@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/internal/dial"
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 // closeTimeout bounds the closing handshake of a connection, which a dead or blocked broker does not answer.
@@ -209,7 +210,7 @@ func (s *session) suspect() (isStream bool) {
 func watchStalls(ctx context.Context, from *settling, most int, log *slog.Logger, count func() (handlers, limiting int)) {
 	var last, since uint64
 	stalled := false
-	for sleep(ctx, stalledAfter/3) {
+	for sleep.For(ctx, stalledAfter/3) {
 		inHand, ended := from.counts()
 		switch {
 		case inHand < most || ended != last:

@@ -61,7 +61,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -354,12 +353,6 @@ const (
 	// handlerGrace is the time handlers have to return once the drain time is over and their context has ended.
 	handlerGrace = time.Second
 )
-
-// jitter adds up to a quarter, so that messages that failed together don't come back together. It never subtracts.
-func jitter(d time.Duration) time.Duration { return d + rand.N(min(d/4, math.MaxInt64-d)+1) }
-
-// sleep waits for d and reports whether ctx lived that long.
-func sleep(ctx context.Context, d time.Duration) bool { return !within(d, ctx.Done()) }
 
 // within reports whether done is closed before d is over.
 func within(d time.Duration, done <-chan struct{}) bool {

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -104,7 +105,7 @@ func (s *session) end(d *delivery, err error) {
 	givenBack := err != nil
 	if errors.Is(err, errTooLarge) || errors.Is(err, ErrUnpostponable) {
 		s.o.Logger.Warn(tooLargeLine, "message_id", d.MessageId, "error", err)
-		sleep(s.waiting, jitter(inHand))
+		sleep.For(s.waiting, sleep.Jitter(inHand))
 	}
 	if err == nil {
 		err = d.from.ack(d.tag)
@@ -338,7 +339,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		if s.burying.Fails(err) {
 			s.o.Logger.Warn("the dead letters take no messages", "reason", m.given, "message_id", m.MessageId, "error", err)
 		}
-		m.postponeBy(jitter(buriedLate))
+		m.postponeBy(sleep.Jitter(buriedLate))
 		m.record.became(wasForwarded, "")
 		if err = s.store(m); !errors.Is(err, ErrUnpostponable) {
 			return err
@@ -394,7 +395,7 @@ func (s *session) insist(most int, publish func(patience context.Context) error)
 				return err
 			}
 		}
-		if !sleep(patience, jitter(backoff)) {
+		if !sleep.For(patience, sleep.Jitter(backoff)) {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/absent"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -134,7 +135,7 @@ func ask(ctx, waiting context.Context, w *limited, m *worker.Message, expires in
 		rest := half(pause, time.UnixMilli(expires))
 		expired = time.Now().Add(rest).UnixMilli() > expires
 		crowded = pause > time.Second && in.crowded() || time.Since(began) > inHand
-		return !expired && !crowded && sleep(waiting, rest)
+		return !expired && !crowded && sleep.For(waiting, rest)
 	})
 	switch {
 	case err == nil:

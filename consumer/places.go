@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 // places bounds how many messages are with the limiter or in their handlers at once. An entity may take three times as many
@@ -57,7 +59,7 @@ func crowdedFor(m *message, deadline time.Time) time.Duration {
 	if !deadline.IsZero() && deadline.Before(end) {
 		end = deadline
 	}
-	return half(jitter(crowdedDelay), end)
+	return half(sleep.Jitter(crowdedDelay), end)
 }
 
 // half returns a delay, or half of the time until end if that is shorter, so that a message asks again before its end.

@@ -16,6 +16,7 @@ import (
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/workertest"
 )
 
@@ -112,7 +113,7 @@ func (s *soak) consume() (stop func()) {
 				ended <- err
 				return
 			}
-			sleep(ctx, firstBackoff)
+			sleep.For(ctx, firstBackoff)
 		}
 	}()
 	return func() {

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/internal/outage"
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 // start calls begin until it succeeds: it waits for a broker that is down or just coming up. It returns an error that another
@@ -51,7 +52,7 @@ const longestPause = 2 * time.Second
 // wait waits for the next pause and reports whether ctx lived that long.
 func (p *pace) wait(ctx context.Context) bool {
 	p.last = min(max(2*p.last, firstBackoff), longestPause)
-	return sleep(ctx, jitter(p.last))
+	return sleep.For(ctx, sleep.Jitter(p.last))
 }
 
 // handshakes is how often start tries a refused connection. That takes three seconds, in which a dying broker ends.

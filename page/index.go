@@ -10,6 +10,7 @@ import (
 
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/internal/panics"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -94,7 +95,7 @@ func (x *index) run() {
 		rest := time.Until(x.rested)
 		x.mu.Unlock()
 		if rest > 0 {
-			if !x.sleep(min(rest, least)) {
+			if !sleep.For(x.ctx, min(rest, least)) {
 				return
 			}
 			continue
@@ -108,15 +109,6 @@ func (x *index) wanted() bool {
 	defer x.mu.Unlock()
 	x.running = time.Since(x.asked) < kept && x.ctx.Err() == nil
 	return x.running
-}
-
-func (x *index) sleep(d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-x.ctx.Done():
-		return false
-	}
 }
 
 func (x *index) read() {
@@ -138,7 +130,7 @@ func (x *index) read() {
 		}
 		x.note(r, pass)
 		if due > atATime {
-			if !x.sleep(factor * due) {
+			if !sleep.For(x.ctx, factor*due) {
 				return x.ctx.Err()
 			}
 			due = 0

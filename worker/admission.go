@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 // Limiter decides when a message may run. GetDelay returns 0 and takes a token, or returns how long to postpone the
@@ -127,7 +128,7 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 				return drip.Admission{}, nil
 			}
 		}
-		if !pause(jitter(backoff)) {
+		if !pause(sleep.Jitter(backoff)) {
 			return drip.Admission{}, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 // ErrLeaseLost is the cause of an operation's context whose lease could not be renewed. The operation has taken longer
@@ -136,7 +137,7 @@ func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cos
 			costs = nil
 			continue
 		}
-		if !sleep(ctx, jitter(backoff)) {
+		if !sleep.For(ctx, sleep.Jitter(backoff)) {
 			w.o.Logger.Error("a token was not returned", "entity", entity, "error", err)
 			return
 		}

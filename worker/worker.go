@@ -21,8 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -30,6 +28,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/internal/outage"
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 // Options configure a Worker. M is the queue's type of a message. Several goroutines call the functions at once.
@@ -226,13 +225,13 @@ func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context
 
 func (w *Worker[M]) step(ctx context.Context, m *Message, run func(context.Context) error) Outcome {
 	back, began := m.Note.Postponements > 0, time.Now()
-	if !sleep(ctx, time.Until(m.Note.Due)) {
+	if !sleep.For(ctx, time.Until(m.Note.Due)) {
 		return Outcome{Kind: Waiting, Delay: w.o.RetryDelay, Note: m.Note, Err: ctx.Err()}
 	}
 	for {
 		asked := time.Now()
 		a, err := w.Admit(ctx, m, func(pause time.Duration) bool {
-			return pause < inTime(ctx, patience-time.Since(asked)) && sleep(ctx, pause)
+			return pause < inTime(ctx, patience-time.Since(asked)) && sleep.For(ctx, pause)
 		})
 		switch {
 		case outlived(err):
@@ -246,7 +245,7 @@ func (w *Worker[M]) step(ctx context.Context, m *Message, run func(context.Conte
 		case !back || a.Delay > soon-time.Since(began): // a sum might overflow
 			return w.Postpone(m, a.Delay)
 		}
-		if !sleep(ctx, a.Delay) {
+		if !sleep.For(ctx, a.Delay) {
 			return w.Postpone(m, a.Delay)
 		}
 	}
@@ -260,7 +259,7 @@ const DrainTime = 30 * time.Second
 func Drain(ctx context.Context) (hands context.Context, end context.CancelFunc) {
 	hands, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		sleep(hands, DrainTime)
+		sleep.For(hands, DrainTime)
 		cancel()
 	})
 	return hands, func() { stop(); cancel() }
@@ -310,7 +309,7 @@ func (w *Worker[M]) postpone(m *Message, kind Kind, delay time.Duration, cause e
 // wait postpones a message that spends neither an attempt nor a postponement. It may run before its deadline, if another process
 // takes it or the limiter answers again.
 func (w *Worker[M]) wait(m *Message, delay time.Duration, cause error) Outcome {
-	delay = jitter(delay)
+	delay = sleep.Jitter(delay)
 	if end := m.Request.Deadline; !end.IsZero() {
 		delay = min(delay, max(time.Until(end)/2, soon))
 	}
@@ -364,7 +363,7 @@ func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 	}
 	out := w.GiveUp(m, cause)
 	if !final && m.Note.Attempts < w.o.Attempts {
-		out = m.later(Retried, jitter(retryDelay(w.o.RetryDelay, m.Note.Attempts)), cause)
+		out = m.later(Retried, sleep.Jitter(retryDelay(w.o.RetryDelay, m.Note.Attempts)), cause)
 	}
 	if out.Kind == Retried {
 		log.WarnContext(ctx, "a message failed and will be tried again", "delay", out.Delay.String())
@@ -382,9 +381,6 @@ const (
 	// longestDelay bounds the delays that a handler may ask for, and the time that a note may contain.
 	longestDelay = 366 * 24 * time.Hour
 )
-
-// jitter adds up to a quarter, so that messages that failed together don't come back together. It never subtracts.
-func jitter(d time.Duration) time.Duration { return d + rand.N(min(d/4, math.MaxInt64-d)+1) }
 
 // retryDelay returns the time before a message that has failed failures times is tried again, without the jitter: base, which
 // is above zero, then twice as long each time, up to an hour, or base if that is longer.
@@ -405,17 +401,4 @@ func inTime(ctx context.Context, d time.Duration) time.Duration {
 		return min(d, max(rest-soon/2, rest/2))
 	}
 	return d
-}
-
-// sleep waits for d and reports whether ctx lived that long.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -449,7 +450,7 @@ func TestLeaseOfFailOpen(t *testing.T) {
 				}}
 				w := newWorker(t, Options[string]{Limiter: limiter, FailOpen: true})
 				out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
-					sleep(ctx, time.Minute)
+					sleep.For(ctx, time.Minute)
 					return context.Cause(ctx)
 				})
 				if lost := errors.Is(out.Err, ErrLeaseLost); lost != c.lost || !lost && out.Kind != Done {
@@ -643,8 +644,8 @@ func TestRetryDelay(t *testing.T) {
 				t.Fatalf("retryDelay(%v, %d) = %v, then %v; want %v", base, failures, d, next, want)
 			}
 		}
-		if j := jitter(d); j < d || j-d > d/4 {
-			t.Fatalf("jitter(%v) = %v", d, j)
+		if j := sleep.Jitter(d); j < d || j-d > d/4 {
+			t.Fatalf("sleep.Jitter(%v) = %v", d, j)
 		}
 	}
 	bases := []time.Duration{1, 2, 3, time.Millisecond, time.Second, longestRetry - 1, longestRetry, longestRetry + 1, math.MaxInt64 - 1, math.MaxInt64}
@@ -692,7 +693,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 					t.Error(err)
 				}
 				asked := time.Now()
-				_, err = w.Admit(t.Context(), m, func(d time.Duration) bool { return time.Since(asked) < inHand && sleep(t.Context(), d) })
+				_, err = w.Admit(t.Context(), m, func(d time.Duration) bool { return time.Since(asked) < inHand && sleep.For(t.Context(), d) })
 				answered := entity == "fine" || time.Since(began) > time.Hour
 				if err != nil && !answered && !failOpen {
 					return // it has waited in hand for long enough, and asks again when it is back
@@ -812,7 +813,7 @@ func TestLeaseByAnotherClock(t *testing.T) {
 			w := newWorker(t, Options[string]{Limiter: mute(bucket, "Renew", 1)})
 			began := time.Now()
 			out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
-				sleep(ctx, time.Minute)
+				sleep.For(ctx, time.Minute)
 				return context.Cause(ctx)
 			})
 			if lasted := time.Since(began); lasted != 3*time.Second || !errors.Is(out.Err, ErrLeaseLost) {
@@ -972,7 +973,7 @@ func TestDeadlineInAnOutage(t *testing.T) {
 				if failOpen {
 					time.Sleep(time.Minute + time.Nanosecond)
 				}
-				_, err = w.Admit(t.Context(), m, func(d time.Duration) bool { return time.Since(end) < time.Hour && sleep(t.Context(), d) })
+				_, err = w.Admit(t.Context(), m, func(d time.Duration) bool { return time.Since(end) < time.Hour && sleep.For(t.Context(), d) })
 				if late := time.Since(end); !errors.Is(err, drip.ErrDeadline) || late > 2*longestBackoff {
 					t.Errorf("Admit = %v, %v after the deadline", err, late)
 				}

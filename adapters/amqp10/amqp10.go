@@ -23,6 +23,7 @@ import (
 
 	"github.com/drip-go/drip/internal/address"
 	"github.com/drip-go/drip/internal/outage"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -153,10 +154,7 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 			l.log.Warn("the connection was lost, will connect again", "queue", q.Name, "error", err)
 		}
 		backoff = pause(backoff, time.Since(began))
-		select {
-		case <-time.After(backoff):
-		case <-ctx.Done():
-		}
+		sleep.For(ctx, backoff)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -167,9 +168,7 @@ func (l *Limit) copy(ctx context.Context, t *asynq.Task, n worker.Note, due time
 		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) {
 			return nil
 		}
-		select {
-		case <-time.After(copyPause):
-		case <-ctx.Done():
+		if !sleep.For(ctx, copyPause) {
 			return fmt.Errorf("dripasynq: postpone task %s: %w", id, err)
 		}
 	}

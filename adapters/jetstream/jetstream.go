@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/drip-go/drip/internal/outage"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -178,10 +179,7 @@ func (c *consumption) pull(ctx, handling context.Context, from jetstream.Consume
 		if c.receiving.Fails(err) {
 			c.log.Warn("no message from the server, will try again", "error", err)
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+		sleep.For(ctx, time.Second)
 	}
 }
 

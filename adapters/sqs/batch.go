@@ -14,6 +14,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 const (
@@ -51,12 +53,7 @@ func (b *batches[E]) do(ctx context.Context, e E) error {
 	defer cancel()
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
 		err := b.try(ctx, e)
-		if !errors.Is(err, errMomentary) {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !errors.Is(err, errMomentary) || !sleep.For(ctx, pause) {
 			return err
 		}
 	}

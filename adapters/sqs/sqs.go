@@ -20,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/drip-go/drip/internal/outage"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -152,10 +153,7 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 			if c.receiving.Fails(err) {
 				l.log.Warn("no messages from SQS, will try again", "queue", q.URL, "error", err)
 			}
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
+			sleep.For(ctx, time.Second)
 		}
 	}
 	return nil
@@ -176,9 +174,7 @@ func (l *Limit) missing(ctx context.Context, queue string) error {
 		case again:
 			return err
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
+		if !sleep.For(ctx, time.Second) {
 			return nil
 		}
 	}
