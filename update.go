@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -119,12 +120,10 @@ func stands(keys []key, op *decision.Op, written, a *decision.Answer) bool {
 
 // pause waits before the next try of an update that lost its race.
 func pause(ctx context.Context, backoff time.Duration) error {
-	select {
-	case <-ctx.Done():
+	if !sleep.For(ctx, rand.N(backoff)) {
 		return fmt.Errorf("%w, while others kept changing the state", ctx.Err())
-	case <-time.After(rand.N(backoff)):
-		return nil
 	}
+	return nil
 }
 
 // giveBack returns what op has taken of shared limits. A limit that nobody has changed since has its old state again.

@@ -14,6 +14,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/columns"
 	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -75,10 +76,8 @@ func (c *top) run(ctx context.Context, t *terminal, args []string) error {
 	defer func() { io.WriteString(t.out, leave+text) }()
 	for {
 		// Do not keep a storage with very many entities busy.
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, max(time.Duration(c.every), 4*time.Since(begin))) {
 			return nil
-		case <-time.After(max(time.Duration(c.every), 4*time.Since(begin))):
 		}
 		begin = time.Now()
 		o, err := c.look(ctx, lister, j)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/storage/memory"
 )
 
@@ -105,7 +106,7 @@ func backlog(t *testing.T, o drip.Options, subject string, p *real, span time.Du
 						return
 					}
 					if ticket = a.Ticket; a.Delay > 0 {
-						sleep(ctx, a.Delay+time.Duration(r.IntN(5))*time.Millisecond)
+						sleep.For(ctx, a.Delay+time.Duration(r.IntN(5))*time.Millisecond)
 						continue
 					}
 					q, _ := http.NewRequestWithContext(WithEntity(context.WithoutCancel(ctx), subject), "GET", "http://provider.example/", nil)
@@ -140,13 +141,6 @@ func backlog(t *testing.T, o drip.Options, subject string, p *real, span time.Du
 		wg.Wait()
 	})
 	return levels
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // quiet is how far levels are from their mean, as a share of it: the standard deviation.

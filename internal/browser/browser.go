@@ -16,6 +16,8 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 // ErrMissing is wrapped by the error of Start if there is no Chromium.
@@ -285,9 +287,7 @@ func (t *Tab) Wait(ctx context.Context, script string) error {
 		if ok {
 			return nil
 		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
+		if !sleep.For(ctx, 50*time.Millisecond) {
 			return fmt.Errorf("browser: it never holds that %s: %w", script, ctx.Err())
 		}
 	}

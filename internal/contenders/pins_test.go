@@ -12,6 +12,7 @@ import (
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/internal/stalls"
 	"github.com/drip-go/drip/storage"
 )
@@ -101,10 +102,7 @@ func contendPinned(ctx context.Context, p *process, s storage.Storage) error {
 			_, err := contenders.Send(ctx, p.Provider, url.Values{"shop": {"shop"}})
 			return errors.Join(err, bucket.Settle(ctx, "shop", a.Lease, 1))
 		}
-		select {
-		case <-time.After(min(a.Delay, 100*time.Millisecond)): // so that somebody asks when the pin is off
-		case <-ctx.Done():
-		}
+		sleep.For(ctx, min(a.Delay, 100*time.Millisecond)) // so that somebody asks when the pin is off
 		return nil
 	})
 }

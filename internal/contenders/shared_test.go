@@ -16,6 +16,7 @@ import (
 	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
@@ -163,9 +164,7 @@ func one(ctx context.Context, bucket *drip.Bucket, providerURL string, caller, d
 			return decisions, errors.Join(err, bucket.Settle(ctx, shop, a.Lease, 1))
 		}
 		r.Ticket = a.Ticket
-		select {
-		case <-time.After(a.Delay):
-		case <-ctx.Done():
+		if !sleep.For(ctx, a.Delay) {
 			return decisions, ctx.Err()
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/drip-go/drip/internal/sleep"
 )
 
 const (
@@ -363,10 +365,8 @@ func until(ctx context.Context, f func() error) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, pollEvery) {
 			return fmt.Errorf("%w (%w)", err, ctx.Err())
-		case <-time.After(pollEvery):
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/internal/sleep"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -56,12 +57,7 @@ func (s *Storage) limited(ctx context.Context) (context.Context, context.CancelF
 func (s *Storage) retry(ctx context.Context, f func() error) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := f()
-		if !answered(err, momentary...) {
-			return s.failure(ctx, err)
-		}
-		select {
-		case <-time.After(rand.N(wait)):
-		case <-ctx.Done():
+		if !answered(err, momentary...) || !sleep.For(ctx, rand.N(wait)) {
 			return s.failure(ctx, err)
 		}
 	}
