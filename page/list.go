@@ -3,7 +3,6 @@ package page
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,10 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/internal/panics"
-	"github.com/drip-go/drip/storage"
 )
 
 // rows is how many entities a page of the list has.
@@ -81,8 +78,7 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 		names, b.Exact = []string{b.Query}, true
 	}
 	reports, err := p.reports(r.Context(), names)
-	other := errors.Is(err, storage.ErrFormat) && !errors.Is(err, storage.ErrLater) // the key of a limiter.Limiter
-	if b.Exact && (other || errors.Is(err, drip.ErrNoEntity)) {                     // no entity can be called so
+	if b.Exact && noEntity(err) {
 		names, reports, b.Exact, err = nil, nil, false, nil
 	}
 	if err != nil {

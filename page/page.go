@@ -173,7 +173,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var f failure
 	if errors.As(err, &f) {
 		status = f.status
-	} else if errors.Is(err, drip.ErrNoEntity) {
+	} else if noEntity(err) {
 		status = http.StatusBadRequest
 	}
 	p.render(w, status, "error", frame{Title: http.StatusText(status)}, tell(err))
@@ -186,6 +186,12 @@ type failure struct {
 }
 
 func (f failure) Unwrap() error { return f.error }
+
+// noEntity reports whether no entity has the name of a request: it is reserved, or it is the key of something else, such
+// as a limiter.Limiter.
+func noEntity(err error) bool {
+	return errors.Is(err, drip.ErrNoEntity) || errors.Is(err, storage.ErrFormat) && !errors.Is(err, storage.ErrLater)
+}
 
 func badRequest(format string, args ...any) error {
 	return failure{http.StatusBadRequest, fmt.Errorf(format, args...)}

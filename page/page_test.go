@@ -183,6 +183,12 @@ func TestListWithoutRows(t *testing.T) {
 			}
 		}
 	}
+	h := newSite(t, Options{Storage: s, Allow: allow})
+	status, text := h.get(t, "entity?name=readers")
+	has(t, text, "&#34;readers&#34;: the stored bytes are not the state of an entity")
+	if posted, _ := h.post(t, url.Values{"do": {"pause"}, "for": {"1m"}, "entity": {"readers"}}); status != 400 || posted != 400 {
+		t.Errorf("a key that is no entity: %d and %d, want 400", status, posted)
+	}
 	if _, text := newSite(t, Options{Storage: s}).get(t, "?page=2"); strings.Contains(text, "Nothing is stored") {
 		t.Errorf("the second page of one:\n%s", text)
 	}
