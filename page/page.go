@@ -166,7 +166,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, mostForm)
 		err = v.show(p, w, r)
 	}
-	if err == nil || r.Context().Err() == context.Canceled {
+	if err == nil {
 		return
 	}
 	status := http.StatusBadGateway // the storage's error, or the broker's

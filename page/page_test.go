@@ -508,6 +508,30 @@ func TestStorageThatPanics(t *testing.T) {
 	}
 }
 
+// cutOff is a storage in which a program ends while it reads.
+type cutOff struct {
+	*memory.Storage
+	end func()
+}
+
+func (c cutOff) Read(ctx context.Context, key string) (storage.Entry, error) {
+	c.end()
+	return c.Storage.Read(ctx, key)
+}
+
+// A server whose requests end with the program does not show an empty page as if that were an answer.
+func TestRequestIsCutOff(t *testing.T) {
+	for _, address := range []string{"/entity?name=shop-1", "/?q=shop-1"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := newSite(t, Options{Storage: cutOff{memory.New(), cancel}})
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", address, nil))
+		if w.Code != http.StatusBadGateway {
+			t.Errorf("%s: %d with %d bytes, want 502", address, w.Code, w.Body.Len())
+		}
+	}
+}
+
 // Shared limits are in the list, under their IDs, which no entity has, with what binds entities.
 func TestSharedLimits(t *testing.T) {
 	for _, given := range []string{"all", "own", "none"} {
