@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,6 +73,31 @@ func TestRunEndsWithItsScript(t *testing.T) {
 	oktest.OK(t, command.Process.Signal(syscall.SIGTERM))
 	_ = command.Wait() // its status is that of the signal
 	ended(t, url)
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v, %v", left, err)
+	}
+}
+
+// A Ctrl-C while scripts/servers builds its program leaves nothing either.
+func TestRunIsInterruptedEarly(t *testing.T) {
+	if signal.Ignored(os.Interrupt) {
+		t.Skip("interrupts are ignored here")
+	}
+	bin, folder := t.TempDir(), t.TempDir()
+	build := "#!/bin/sh\ntouch \"${GOTMPDIR:-$TMPDIR}/work\"\necho started\nexec sleep 600\n"
+	oktest.OK(t, os.WriteFile(filepath.Join(bin, "go"), []byte(build), 0o755))
+	command := scriptRun(t, "true")
+	command.Env = append(command.Env, "TMPDIR="+folder, "PATH="+bin+":"+os.Getenv("PATH"))
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := command.StdoutPipe()
+	oktest.OK(t, err)
+	oktest.OK(t, command.Start())
+	_, err = bufio.NewReader(out).ReadString('\n')
+	oktest.OK(t, err)
+	oktest.OK(t, syscall.Kill(-command.Process.Pid, syscall.SIGINT))
+	if err := command.Wait(); err == nil {
+		t.Error("it was interrupted and succeeds")
+	}
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
 		t.Errorf("it leaves %v, %v", left, err)
 	}
