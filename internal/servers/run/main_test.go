@@ -103,6 +103,40 @@ func TestRunIsInterruptedEarly(t *testing.T) {
 	}
 }
 
+// Where Docker has the servers, each script ends its own ones, and not those of a developer or of another script.
+func TestDockerServersAreOnesOwn(t *testing.T) {
+	bin := t.TempDir()
+	for _, name := range []string{"bash", "sh", "dirname", "tr", "uname"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Skip(err)
+		}
+		oktest.OK(t, os.Symlink(path, filepath.Join(bin, name)))
+	}
+	docker := "#!/bin/sh\ncase \"$*\" in *up*sqs) exit 1;; *up*|*down*) echo \"$3\" >>\"$PROJECTS\";; *port*) echo 127.0.0.1:1;; esac\n"
+	oktest.OK(t, os.WriteFile(filepath.Join(bin, "docker"), []byte(docker), 0o755))
+	var all []string
+	for names, want := range map[string]string{"redis": "redis://127.0.0.1:1/0\n", "redis sqs": ""} { // there is no SQS
+		args := append(append([]string{"around"}, strings.Fields(names)...), "--", "sh", "-c", `echo "$DRIP_REDIS_URL"`)
+		command := exec.Command("../../../scripts/servers", args...)
+		projects := filepath.Join(t.TempDir(), "projects")
+		command.Env = []string{"PATH=" + bin, "PROJECTS=" + projects}
+		if out, err := command.Output(); string(out) != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", names, out, err)
+		}
+		told, err := os.ReadFile(projects)
+		oktest.OK(t, err)
+		up, down, _ := strings.Cut(strings.TrimSpace(string(told)), "\n")
+		if up == "" || up != down {
+			t.Errorf("the projects are %q", told)
+		}
+		all = append(all, up)
+	}
+	if all[0] == all[1] {
+		t.Errorf("two scripts have the project %q", all[0])
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, args := range []string{"", "redis", "redis --", "-- true", "mysql -- true"} {
 		if status, err := run(strings.Fields(args)); status != 2 || err == nil {
