@@ -142,7 +142,7 @@ func rabbitmqadmin(t *testing.T, server *servers.RabbitMQ, dir string) (heading,
 		if err != nil {
 			t.Skip("this broker gives no rabbitmqadmin away, and there is none here")
 		}
-		return "rabbitmqadmin 2", path
+		return "rabbitmqadmin 2", "'" + path + "'"
 	}
 	script, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -156,7 +156,7 @@ func rabbitmqadmin(t *testing.T, server *servers.RabbitMQ, dir string) (heading,
 		}
 		t.Skip(err)
 	}
-	return "rabbitmqadmin, the Python script", "python3 " + path
+	return "rabbitmqadmin, the Python script", "python3 '" + path + "'"
 }
 
 // commandsOf are the commands under a heading of README.md.

@@ -33,7 +33,7 @@ func (starter) Run() int {
 		fmt.Println(err)
 		return 1
 	}
-	fmt.Println(r.proc.cmd.Process.Pid, r.dir)
+	fmt.Printf("%d %q\n", r.proc.cmd.Process.Pid, r.dir)
 	select {}
 }
 
@@ -47,7 +47,7 @@ func (starter) start(t *testing.T) (cmd *exec.Cmd, pid int, dir string) {
 	must(t, err)
 	must(t, cmd.Start())
 	line, _ := bufio.NewReader(out).ReadString('\n')
-	if _, err := fmt.Sscan(line, &pid, &dir); err != nil {
+	if _, err := fmt.Sscanf(line, "%d %q", &pid, &dir); err != nil {
 		t.Fatalf("starter printed %q", line)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
