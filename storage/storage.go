@@ -39,11 +39,11 @@ type State struct {
 	// Now is the time at which Data was decided, in milliseconds since 1970. It may be a simulation's.
 	Now int64
 
-	// Until is the time from which the backend may forget the key, on the clock of Now. [decision.Never] forbids
-	// forgetting, because plain tokens are out. A backend may have an option that ends this after a time, as Redis and
-	// PostgreSQL have: then these tokens are back. A backend that forgets by its own clock keeps the key for Until - Now
-	// after Set. If Now is not the time of that clock, it keeps the key for a day at least, or as long as that option
-	// says.
+	// Until is the time from which the backend may forget the key, on the clock of Now. It may have come: a limiter that
+	// gets units back can be forgotten at once. [decision.Never] forbids forgetting, because plain tokens are out. A
+	// backend may have an option that ends this after a time, as Redis and PostgreSQL have: then these tokens are back.
+	// A backend that forgets by its own clock keeps the key for Until - Now after Set. If Now is not the time of that
+	// clock, it keeps the key for a day at least, or as long as that option says.
 	Until int64
 }
 

@@ -122,6 +122,7 @@ var wrong = map[string]func() storage.Storage{
 	"Do changes the limits":                   func() storage.Storage { return &decider{Storage: memory.New(), spoils: true} },
 	"Do tells that keys are apart afterwards": func() storage.Storage { return &decider{Storage: memory.New(), apart: true} },
 	"Get reads the revision after the data":   func() storage.Storage { return &mutant{keep: newKeep(), late: true} },
+	"a time to live of 0 is refused":          func() storage.Storage { return past{memory.New()} },
 	"Do changes one key and not the other":    func() storage.Storage { return &decider{Storage: memory.New(), partial: true} },
 }
 
@@ -746,4 +747,14 @@ func (s *loose) Do(ctx context.Context, key string, l *decision.Limits, within [
 		return s.Storage.Do(ctx, key, l, nil, op)
 	}
 	return plain{forceful{s.Storage}}.Do(ctx, key, l, within, op)
+}
+
+// past refuses a State that may be forgotten at once, as a server does that takes no time to live of 0.
+type past struct{ storage.Storage }
+
+func (p past) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	if s.Until <= s.Now {
+		return errors.New("invalid expire time")
+	}
+	return p.Storage.Set(ctx, key, s, rev)
 }

@@ -142,6 +142,14 @@ func testRoundTrip(t *testing.T, s storage.Storage) {
 		set(t, s, key, want, storage.NoRevision)
 		holds(t, s, key, want, "Get returns the bytes that Set stored")
 	}
+	for i, ago := range []int64{0, 1, 100_000} { // as of a limiter that gets unused units back
+		key, past := fmt.Sprint("past", i), state(1)
+		set(t, s, key, past, storage.NoRevision)
+		_, rev := get(t, s, key)
+		past.Until = past.Now - ago
+		set(t, s, key, past, rev)
+		set(t, s, key+" at first", past, storage.NoRevision)
+	}
 }
 
 func testAliasing(t *testing.T, s storage.Storage) {
