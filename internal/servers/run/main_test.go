@@ -78,28 +78,35 @@ func TestRunEndsWithItsScript(t *testing.T) {
 	}
 }
 
-// A Ctrl-C while scripts/servers builds its program leaves nothing either.
+// A Ctrl-C while scripts/servers builds its program, or fetches the SQS server, leaves nothing either.
 func TestRunIsInterruptedEarly(t *testing.T) {
 	if signal.Ignored(os.Interrupt) {
 		t.Skip("interrupts are ignored here")
 	}
-	bin, folder := t.TempDir(), t.TempDir()
-	build := "#!/bin/sh\ntouch \"${GOTMPDIR:-$TMPDIR}/work\"\necho started\nexec sleep 600\n"
-	oktest.OK(t, os.WriteFile(filepath.Join(bin, "go"), []byte(build), 0o755))
-	command := scriptRun(t, "true")
-	command.Env = append(command.Env, "TMPDIR="+folder, "PATH="+bin+":"+os.Getenv("PATH"))
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := command.StdoutPipe()
-	oktest.OK(t, err)
-	oktest.OK(t, command.Start())
-	_, err = bufio.NewReader(out).ReadString('\n')
-	oktest.OK(t, err)
-	oktest.OK(t, syscall.Kill(-command.Process.Pid, syscall.SIGINT))
-	if err := command.Wait(); err == nil {
-		t.Error("it was interrupted and succeeds")
-	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("it leaves %v, %v", left, err)
+	waits := "#!/bin/sh\ntest -z \"$GOTMPDIR\" || touch \"$GOTMPDIR/work\"\necho started >&2\nexec sleep 600\n"
+	for program, args := range map[string]string{"go": "run redis -- true", "npm": "ensure sqs"} {
+		bin, folder := t.TempDir(), t.TempDir()
+		command := scriptRun(t, "")
+		command.Args = append(command.Args[:1], strings.Fields(args)...)
+		oktest.OK(t, os.WriteFile(filepath.Join(bin, "node"), []byte(waits), 0o755))
+		oktest.OK(t, os.WriteFile(filepath.Join(bin, program), []byte(waits), 0o755))
+		command.Env = append(command.Env, "TMPDIR="+folder, "GOTMPDIR=", "DRIP_RELEASES="+folder, "PATH="+bin+":"+os.Getenv("PATH"))
+		command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		pipe, err := command.StderrPipe()
+		oktest.OK(t, err)
+		side := bufio.NewReader(pipe)
+		oktest.OK(t, command.Start())
+		for line := ""; line != "started\n" && err == nil; {
+			line, err = side.ReadString('\n')
+		}
+		oktest.OK(t, err)
+		oktest.OK(t, syscall.Kill(-command.Process.Pid, syscall.SIGINT))
+		if err := command.Wait(); err == nil {
+			t.Errorf("%s: it was interrupted and succeeds", program)
+		}
+		if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+			t.Errorf("%s: it leaves %v, %v", program, left, err)
+		}
 	}
 }
 
