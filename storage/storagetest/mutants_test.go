@@ -111,6 +111,7 @@ var wrong = map[string]func() storage.Storage{
 	"List tells the first page alone":         func() storage.Storage { return &teller{Storage: memory.New(), page: 1000} },
 	"List leaves an entity out":               func() storage.Storage { return &teller{Storage: memory.New(), skip: true} },
 	"List holds up Set":                       func() storage.Storage { return &teller{Storage: memory.New(), locks: true} },
+	"List holds up Set of what it tells":      func() storage.Storage { return &teller{Storage: memory.New(), locksOne: true} },
 	"List goes on after an error":             func() storage.Storage { return &teller{Storage: memory.New(), stubborn: true} },
 	"List fails at bytes that are no state":   func() storage.Storage { return &teller{Storage: memory.New(), strict: true} },
 	"List tells bytes that are no state":      func() storage.Storage { return &teller{Storage: memory.New(), blind: true} },
@@ -648,7 +649,8 @@ func (f forceful) Set(ctx context.Context, key string, st storage.State, rev sto
 type teller struct {
 	*memory.Storage
 	leaseless, skip, stubborn bool
-	locks                     bool
+	locks, locksOne           bool
+	telling                   atomic.Value // the key that is told, if it is locked
 	all, miscounts, aliasRead bool
 	page                      int
 	ahead                     time.Duration
@@ -667,8 +669,10 @@ func (r *teller) Set(ctx context.Context, key string, s storage.State, rev stora
 	if _, err := storage.Decode(s.Data, new(decision.State)); err != nil {
 		r.foreign.Store(key, err)
 	}
-	r.listing.Lock()
-	defer r.listing.Unlock()
+	if !r.locksOne || r.telling.Load() == key {
+		r.listing.Lock()
+		defer r.listing.Unlock()
+	}
 	return r.Storage.Set(ctx, key, s, rev)
 }
 
@@ -727,6 +731,12 @@ func (r *teller) List(ctx context.Context, each func(storage.Entry) error) error
 		}
 		if r.miscounts {
 			e.Out = int64(len(e.Leases))
+		}
+		if r.locksOne {
+			r.listing.Lock()
+			defer r.listing.Unlock()
+			r.telling.Store(e.Key)
+			defer r.telling.Store("")
 		}
 		if err := each(e); !r.stubborn {
 			return err
