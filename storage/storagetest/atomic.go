@@ -407,6 +407,9 @@ func testRead(t *testing.T, s storage.Storage) {
 	if err != nil || got.State.Tokens != 0 || got.Out != 0 || len(got.Leases) != 0 {
 		t.Errorf("Read of a key never set = %+v, %v; want the zero State, no leases and no error", got, err)
 	}
+	if _, rev := get(t, s, "nobody"); rev != storage.NoRevision { // a visitor of the limits page may ask for any name
+		t.Errorf("Read changes nothing: a key never set has the revision %d", rev)
+	}
 	if off := time.Since(got.Time).Abs(); off > time.Hour {
 		t.Errorf("Entry.Time of a key never set is %v away from this machine's clock, want at most an hour", off)
 	}

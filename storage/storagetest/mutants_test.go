@@ -112,6 +112,7 @@ var wrong = map[string]func() storage.Storage{
 	"List leaves an entity out":               func() storage.Storage { return &teller{Storage: memory.New(), skip: true} },
 	"List holds up Set":                       func() storage.Storage { return &teller{Storage: memory.New(), locks: true} },
 	"List holds up Set of what it tells":      func() storage.Storage { return &teller{Storage: memory.New(), locksOne: true} },
+	"Read makes an entity":                    func() storage.Storage { return reader{memory.New()} },
 	"List goes on after an error":             func() storage.Storage { return &teller{Storage: memory.New(), stubborn: true} },
 	"List fails at bytes that are no state":   func() storage.Storage { return &teller{Storage: memory.New(), strict: true} },
 	"List tells bytes that are no state":      func() storage.Storage { return &teller{Storage: memory.New(), blind: true} },
@@ -767,4 +768,16 @@ func (p past) Set(ctx context.Context, key string, s storage.State, rev storage.
 		return errors.New("invalid expire time")
 	}
 	return p.Storage.Set(ctx, key, s, rev)
+}
+
+// reader stores an entity that nobody has when it is asked for it.
+type reader struct{ *memory.Storage }
+
+func (r reader) Read(ctx context.Context, key string) (storage.Entry, error) {
+	e, err := r.Storage.Read(ctx, key)
+	if _, rev, failed := r.Get(ctx, key); err != nil || failed != nil || rev != storage.NoRevision {
+		return e, err
+	}
+	s := storage.State{Data: storage.Encode(&e.State, nil), Now: e.Time.UnixMilli(), Until: decision.Never}
+	return e, r.Set(ctx, key, s, storage.NoRevision)
 }
