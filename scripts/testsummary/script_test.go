@@ -29,6 +29,31 @@ run) cat ;;
 esac
 `
 
+// Where a server cannot be had, its tests are skipped. CI must not pass because it tested nothing.
+func TestMissingServers(t *testing.T) {
+	bin := t.TempDir()
+	for _, name := range []string{"bash", "sh", "dirname", "find", "grep", "mktemp", "rm", "sort", "tr", "uname"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Skip(err)
+		}
+		if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fake := "#!/bin/sh\ncase $1 in env) echo 1;; run) cat;; test) echo tested;; esac\n"
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(fake), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for ci, want := range map[string]bool{"": true, "1": false} {
+		cmd := exec.CommandContext(t.Context(), "../test", "./consumer")
+		cmd.Env = []string{"PATH=" + bin, "CI=" + ci}
+		if out, err := cmd.Output(); (string(out) == "tested\n") != want || (err == nil) != want {
+			t.Errorf("CI=%s: %q, %v", ci, out, err)
+		}
+	}
+}
+
 // A Ctrl-C ends scripts/test: it does not go on with the next module.
 func TestInterrupt(t *testing.T) {
 	if signal.Ignored(os.Interrupt) {
