@@ -233,6 +233,7 @@ const withoutChild = "DRIP_WORKERTEST_WITHOUT_CHILD"
 
 // A process of the suite whose TestMain calls no Child would start the suite again, and each of its processes, too.
 func TestMainWithoutChild(t *testing.T) {
+	servers.UseRedis(t) // or the process skips the suite
 	failing(t, "TestMain must call workertest.Child", withoutChild+"=1", variable+"={}")
 }
 
