@@ -55,6 +55,16 @@ func TestPanicIsLogged(t *testing.T) {
 	}
 }
 
+// A queue that counts attempts itself may log nothing of a message that it cancels.
+func TestPermanentIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{}), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	w.Do(t.Context(), "shop", "", func(context.Context) error { return Permanent(errors.New("no such order")) })
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "no such order") {
+		t.Errorf("the log is %q", got)
+	}
+}
+
 // runtime.Goexit, as testing's FailNow calls it, leaves no Outcome. Nothing but the log tells of the message then.
 func TestGoexitIsLogged(t *testing.T) {
 	var log bytes.Buffer

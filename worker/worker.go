@@ -73,7 +73,8 @@ type Options[M any] struct {
 	// Observe gets the outcome of each delivery, for metrics. It must not block. Defaults to nil.
 	Observe func(ctx context.Context, m *Message, out Outcome)
 
-	// Logger logs outages of the limiter, lost leases, failed attempts and panics. Defaults to slog.Default().
+	// Logger logs outages of the limiter, lost leases, permanent errors and panics, and each failed attempt if Attempts is
+	// above 0. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -351,11 +352,7 @@ func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 		log = log.With("stack", string(panicked.Stack))
 	}
 	final := IsPermanent(cause)
-	switch {
-	case w.o.Attempts > 0:
-	case final:
-		return w.GiveUp(m, cause)
-	default:
+	if w.o.Attempts == 0 && !final {
 		if panicked != nil { // which the queue does not store
 			log.ErrorContext(ctx, "an operation panicked")
 		}
