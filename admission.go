@@ -52,7 +52,8 @@ type Admission struct {
 	Delay time.Duration
 
 	// Ticket is the slot that Admit booked for a postponed operation. Send it along with the message. It is zero if Admit
-	// booked none, because the slot depends on costs that are not known yet. Then the message asks again as a newcomer.
+	// booked none, because the slot depends on costs that are not known yet, or on tickets that may be lost. Then the
+	// message asks again as a newcomer.
 	Ticket Ticket
 
 	// Lease is the token of an operation that may run. Give it back with Settle when the operation is over.
