@@ -108,14 +108,14 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	a.Delay = slot - s.Now
 	asks := false
 	if !op.back() {
-		wait := min(l.unmeasured(s, leases, op, a), l.lapse(s, op, a))
+		wait, lapse := l.unmeasured(s, leases, op, a), l.lapse(s, op, a)
 		if a.Limit > 0 {
 			x := &shared[a.Limit-1]
-			wait = min(x.Limits.unmeasured(x.State, x.Leases, op, a), x.lapse(op, a))
+			wait, lapse = x.Limits.unmeasured(x.State, x.Leases, op, a), x.lapse(op, a)
 		}
-		asks = a.Delay/4 > wait
+		asks = a.Delay/4 > wait || a.Delay > lapse
 		if asks {
-			a.Delay = max(wait, min(a.Delay/4, asksAgain))
+			a.Delay = max(min(wait, lapse), min(a.Delay/4, asksAgain))
 		}
 	}
 	if op.Deadline > 0 && s.Now+a.Delay > op.Deadline {

@@ -8185,9 +8185,10 @@ end
                     unmeasured = max5 + 1
                   end
                 end
+                local wait = unmeasured
                 local lapse = 0
                 do
-                  local wait = 9007199254740991
+                  local wait2 = 9007199254740991
                   local due2 = false
                   do
                     local last2 = s_Slot
@@ -8197,7 +8198,7 @@ end
                     due2 = last2 <= s_Now
                   end
                   if not due2 or a_Bound ~= 3 or a_Delay < 600000 then
-                    lapse = wait
+                    lapse = wait2
                   else
                     local done
                     for i2 = 0, l_Windows_n - 1 do
@@ -8233,15 +8234,15 @@ end
                           if x10 > max5 then max5 = x10 end
                           uses = (x8 - x8 % 1000) / 1000 + max5
                         end
-                        if uses < wait then wait = uses end
+                        if uses < wait2 then wait2 = uses end
                       end
                     end
                     if not done then
-                      lapse = wait
+                      lapse = wait2
                     end
                   end
                 end
-                local wait = unmeasured < lapse and unmeasured or lapse
+                local lapse2 = lapse
                 if a_Limit > 0 then
                   local x4 = shared[a_Limit - 1]
                   local unmeasured2 = 0
@@ -8278,13 +8279,13 @@ end
                       unmeasured2 = max5 + 1
                     end
                   end
-                  local lapse2 = 0
+                  local lapse3 = 0
                   do
                     local c2 = x4.State_Calendars[0]
                     local wait2 = 9007199254740991
                     local n2 = c2.Head
                     if c2.Booked > c2.Units.At(n2 - c2.Head) or a_Bound > 3 or a_Delay < 600000 then
-                      lapse2 = wait2
+                      lapse3 = wait2
                     else
                       local done
                       for i2 = 0, x4.Limits_Windows_n - 1 do
@@ -8292,7 +8293,7 @@ end
                         local i3 = line2.Window_Unit
                         local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         if line2.Left < cost2 then
-                          lapse2 = 9007199254740991
+                          lapse3 = 9007199254740991
                           done = true
                           break
                         end
@@ -8330,17 +8331,19 @@ end
                         end
                       end
                       if not done then
-                        lapse2 = wait2
+                        lapse3 = wait2
                       end
                     end
                   end
-                  wait = unmeasured2 < lapse2 and unmeasured2 or lapse2
+                  wait, lapse2 = unmeasured2, lapse3
                 end
-                asks = (a_Delay - a_Delay % 4) / 4 > wait
+                asks = (a_Delay - a_Delay % 4) / 4 > wait or a_Delay > lapse2
                 if asks then
                   local min2 = (a_Delay - a_Delay % 4) / 4
                   if 20000 < min2 then min2 = 20000 end
-                  a_Delay = wait > min2 and wait or min2
+                  local max4 = wait < lapse2 and wait or lapse2
+                  if min2 > max4 then max4 = min2 end
+                  a_Delay = max4
                 end
               end
               if op_Deadline > 0 and s_Now + a_Delay > op_Deadline then
