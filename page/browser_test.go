@@ -115,7 +115,7 @@ func testBrowser(t *testing.T, b *browser.Browser, s storage.Storage) {
 	two.must(two.Go(two.ctx, server.URL+"/?by=closed"))
 	st := inspect("shop-07")
 	one.says(".totals", "60 entities", "waiting")
-	one.says("tbody tr:first-child", "shop-07", fmt.Sprintf("%d of %d", st.InUse, st.Concurrency), fmt.Sprint(st.Booked), fmt.Sprintf("%d of 9", st.Windows[0].Capacity))
+	one.says("tbody tr:first-child", "shop-07", fmt.Sprintf("%d of %d", st.InUse, st.Concurrency), fmt.Sprint(st.Booked), fmt.Sprintf("%d of 4", st.Windows[0].Capacity))
 	one.must(one.Follow(one.ctx, `nav.pages a[rel=next]`))
 	one.says("caption", "51 to 60 of 60")
 

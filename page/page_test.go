@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 // limits are the limits of the entities of these tests. No interval ends while one runs.
 func limits(s storage.Storage) drip.Options {
 	return drip.Options{
-		Size: 9, RefreshRate: 9, RefreshInterval: 10_000 * 24 * time.Hour, Concurrency: 4, Start: time.Unix(0, 0), Storage: s,
+		Size: 4, RefreshRate: 4, RefreshInterval: 10_000 * 24 * time.Hour, Concurrency: 4, Start: time.Unix(0, 0), Storage: s,
 	}
 }
 
@@ -121,7 +121,7 @@ func TestListAndEntity(t *testing.T) {
 	_, text = h.get(t, "?q=nowhere")
 	has(t, text, "the one that is called so", `<a href="entity?name=nowhere">`)
 	status, text = h.get(t, "entity?name=shop-1")
-	has(t, text, "<h1>shop-1</h1>", "4 of 4 in use", "the rest of the capacity is booked", "8 units", "Held for", "9, &#43;9 every 240000h", "5 left of")
+	has(t, text, "<h1>shop-1</h1>", "4 of 4 in use", "8 units", "Held for", "4, &#43;4 every 240000h", "0 left of")
 	if status != 200 {
 		t.Error(status)
 	}
@@ -274,8 +274,8 @@ func TestActions(t *testing.T) {
 	if st := buckettest.Inspect(t, b, "eu-2"); st.Pin == nil || st.Pin.Size != 1 || len(st.Windows) != 2 {
 		t.Errorf("%+v, want a pin", st)
 	}
-	if st := buckettest.Inspect(t, b, "eu-1"); st.InUse != 0 || st.Windows[0].Capacity != 7 {
-		t.Errorf("after reset %d are in use and %d left; want 0 and 7", st.InUse, st.Windows[0].Capacity)
+	if st := buckettest.Inspect(t, b, "eu-1"); st.InUse != 0 || st.Windows[0].Capacity != 2 {
+		t.Errorf("after reset %d are in use and %d left; want 0 and 2", st.InUse, st.Windows[0].Capacity)
 	}
 	var line struct {
 		Msg, Who string
