@@ -158,7 +158,7 @@ func (s *State) due() bool {
 	return last <= s.Now
 }
 
-// forget takes so many tickets, times 16, for lost. If all are due, the windows get their promises back.
+// forget takes so many tickets, times 16, for lost. If all of the entity's are due, the windows get the promises of the lost ones back.
 func (l *Limits) forget(s *State, tickets int64) {
 	s.Head += min(tickets, s.waiting())
 	due := s.due()
@@ -307,8 +307,9 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 	return max(l.mean(s), s.Now-since) + 1
 }
 
-// lapse returns how long it will probably take until the tickets that wait for tokens have used up a window or are lost, if only their
-// promises delay a newcomer, for so long. Else it returns Never. The newcomer books no slot, which may be in the next day.
+// lapse returns how long the tickets that wait for tokens will probably take to use up a window, if they come. It returns Never unless
+// only their promises delay a newcomer, by ten minutes or more. Such a newcomer books no slot, which may be in the next day: the tickets
+// may be lost.
 func (l *Limits) lapse(s *State, op *Op, a *Answer) int64 {
 	wait := int64(Never)
 	if !s.due() || a.Bound != BoundBooked || a.Delay < 10*minute {

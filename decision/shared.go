@@ -277,7 +277,7 @@ func (x *Shared) forget() {
 	}
 }
 
-// lapse is Limits.lapse of the booked operations.
+// lapse is Limits.lapse for a newcomer that only the operations booked in this grain delay.
 func (x *Shared) lapse(op *Op, a *Answer) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	wait := int64(Never)
