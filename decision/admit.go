@@ -59,7 +59,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	s.rest(leases)
 	l.line(s)
 	s.expireUrgent(s.Now - l.grace())
-	if !op.back() && s.due() && s.Plain+leases.Out(s.Now) < l.Tokens && l.idle(s) {
+	if !op.back() && l.idle(s) && s.due() && s.Plain+leases.Out(s.Now) < l.Tokens {
 		l.forget(s, MostUnits)
 	}
 	if op.Urgent {
@@ -135,12 +135,11 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 	if !op.back() && !v.spare && !op.Urgent {
 		l.promise(s, s.Slot, op, 0, false)
 	}
-	if !op.back() { // a token was free although others wait for one: they are fewer than their numbers
-		lost := (s.waiting() + 15) / 16
-		if l.idle(s) {
-			lost = MostUnits
+	if waiting := s.waiting(); !op.back() && waiting > 0 { // a token was free although others wait for one: they are fewer than their numbers
+		if !l.idle(s) {
+			waiting = (waiting + 15) / 16
 		}
-		l.forget(s, lost)
+		l.forget(s, waiting)
 	} else if v.number > 0 { // one ticket is back, of a number near Head: Head moves on by one, and a little towards this number
 		s.Head += max(128, 512+v.number*16-s.Head) / 32
 	}
@@ -173,11 +172,15 @@ func (l *Limits) forget(s *State, tickets int64) {
 // idle reports whether no operation has begun for so long, though none was denied a token, that the tickets that wait for one probably do
 // not come.
 func (l *Limits) idle(s *State) bool {
-	return s.LastID > 1 && s.AgainUS <= s.Now*1000 && s.Now-max(s.LastID/1024, s.Closed) >= l.patience(s)
+	since := s.Now - max(s.LastID/1024, s.Closed)
+	return since >= lateness && s.LastID > 1 && s.AgainUS <= s.Now*1000 && since >= l.patience(s)
 }
 
-// patience is the time of 16 operations, and at least ten seconds, since queues may be late.
-func (l *Limits) patience(s *State) int64 { return max(10_000, l.pace(s)*16/1000) }
+// lateness is how late queues may be, in ms.
+const lateness = 10_000
+
+// patience is the time of 16 operations, at least as long as queues may be late.
+func (l *Limits) patience(s *State) int64 { return max(lateness, l.pace(s)*16/1000) }
 
 // overtake counts the capacity of an operation that goes before the booked ones. A window with room beside them promises
 // that capacity now. In any other window the operation takes spare capacity, which measure has to know.

@@ -6124,6 +6124,27 @@ end
             end
             local is2 = not (op_Ticket_Slot > 0 and op_Kind ~= 0)
             if is2 then
+              local idle = false
+              do
+                local max2 = (s_LastID - s_LastID % 1024) / 1024
+                if s_Closed > max2 then max2 = s_Closed end
+                local since = s_Now - max2
+                local is2 = since >= 10000 and s_LastID > 1 and s_AgainUS <= s_Now * 1000
+                if is2 then
+                  local pace = 0
+                  pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                  local x2 = pace * 16
+                  local max3 = 10000
+                  local x3 = (x2 - x2 % 1000) / 1000
+                  if x3 > max3 then max3 = x3 end
+                  is2 = since >= max3
+                end
+                idle = is2
+              end
+              is2 = idle
+            end
+            local is3 = is2
+            if is3 then
               local due = false
               do
                 local last2 = s_Slot
@@ -6132,30 +6153,14 @@ end
                 end
                 due = last2 <= s_Now
               end
-              is2 = due
+              is3 = due
             end
-            local is4 = is2 and s_Plain + Out(s_Now) < l_Tokens
-            if is4 then
-              local is3 = s_LastID > 1 and s_AgainUS <= s_Now * 1000
-              if is3 then
-                local max2 = (s_LastID - s_LastID % 1024) / 1024
-                if s_Closed > max2 then max2 = s_Closed end
-                local pace = 0
-                pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                local x2 = pace * 16
-                local max3 = 10000
-                local x3 = (x2 - x2 % 1000) / 1000
-                if x3 > max3 then max3 = x3 end
-                is3 = s_Now - max2 >= max3
-              end
-              is4 = is3
-            end
-            if is4 then
+            if is3 and s_Plain + Out(s_Now) < l_Tokens then
               do
-                local max4 = 0
-                local x4 = s_Next * 16 - s_Head
-                if x4 > max4 then max4 = x4 end
-                s_Head = s_Head + (1099511627776 < max4 and 1099511627776 or max4)
+                local max2 = 0
+                local x2 = s_Next * 16 - s_Head
+                if x2 > max2 then max2 = x2 end
+                s_Head = s_Head + (1099511627776 < max2 and 1099511627776 or max2)
                 local due2 = false
                 do
                   local last2 = s_Slot
@@ -6168,20 +6173,20 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   local line2 = s_Lines[i2]
                   do
-                    local x5 = line2.Estimated
+                    local x3 = line2.Estimated
                     local y = 1 > s_Ended and 1 or s_Ended
-                    local max5 = 1
-                    local x6 = (x5 - x5 % y) / y
-                    if x6 > max5 then max5 = x6 end
-                    local usual = max5
+                    local max3 = 1
+                    local x4 = (x3 - x3 % y) / y
+                    if x4 > max3 then max3 = x4 end
+                    local usual = max3
                     if due3 then
-                      local x7 = 1099511627776 + 15
-                      local min2 = (x7 - x7 % 16) / 16
-                      local x8 = (1125899906842624 - 1125899906842624 % usual) / usual
-                      if x8 < min2 then min2 = x8 end
+                      local x5 = 1099511627776 + 15
+                      local min2 = (x5 - x5 % 16) / 16
+                      local x6 = (1125899906842624 - 1125899906842624 % usual) / usual
+                      if x6 < min2 then min2 = x6 end
                       local min3 = line2.Left
-                      local x9 = line2.Promised + min2 * usual
-                      if x9 < min3 then min3 = x9 end
+                      local x7 = line2.Promised + min2 * usual
+                      if x7 < min3 then min3 = x7 end
                       if min3 > line2.Promised then line2.Promised = min3 end
                     end
                   end
@@ -6206,10 +6211,10 @@ end
                         f.Later = f.Later - taken2
                       end
                     end
-                    local max4 = 0
-                    local x4 = f.Urgent - (1 < taken2 and 1 or taken2)
-                    if x4 > max4 then max4 = x4 end
-                    f.Urgent = max4
+                    local max2 = 0
+                    local x2 = f.Urgent - (1 < taken2 and 1 or taken2)
+                    if x2 > max2 then max2 = x2 end
+                    f.Urgent = max2
                   end
                 end
               end
@@ -6238,22 +6243,22 @@ end
                         local f = s_Flows[i4]
                         if f.Key == 0 - unit then
                           local min2 = f.Urgent
-                          local x4 = f.Units + f.Later
-                          if x4 < min2 then min2 = x4 end
+                          local x2 = f.Units + f.Later
+                          if x2 < min2 then min2 = x2 end
                           u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                         end
                       end
                     end
                     local rate = w.Rate < w.Size and w.Rate or w.Size
-                    local x4 = rate + 1
+                    local x2 = rate + 1
                     local i4 = w.Unit
-                    local max4 = (x4 - x4 % 2) / 2
-                    local x5 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                    if x5 > max4 then max4 = x5 end
-                    local max5 = 0
-                    local x6 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max4
-                    if x6 > max5 then max5 = x6 end
-                    passing = u_booked < max5 and u_booked or max5
+                    local max2 = (x2 - x2 % 2) / 2
+                    local x3 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                    if x3 > max2 then max2 = x3 end
+                    local max3 = 0
+                    local x4 = rate - (1 < op_Ticket_Again and 1 or op_Ticket_Again) * max2
+                    if x4 > max3 then max3 = x4 end
+                    passing = u_booked < max3 and u_booked or max3
                   end
                 end
                 local left = line2.Left - passing
@@ -6265,24 +6270,24 @@ end
                   do
                     local spanUS2 = 0
                     do
-                      local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                      local x2 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                       local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                      local each2 = (x4 - x4 % y) / y
+                      local each2 = (x2 - x2 % y) / y
                       local y2 = each2 + 1
                       local min2 = cost2
-                      local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-                      if x5 < min2 then min2 = x5 end
+                      local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+                      if x3 < min2 then min2 = x3 end
                       spanUS2 = min2 * each2
                     end
                     local span = spanUS2
-                    local max4 = 64
-                    local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                    if x4 > max4 then max4 = x4 end
-                    local max5 = 64
-                    local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                    if x5 > max5 then max5 = x5 end
-                    local x6 = span % 4096 * max5
-                    spanUS = (span - span % 4096) / 4096 * max4 + (x6 - x6 % 4096) / 4096
+                    local max2 = 64
+                    local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x2 > max2 then max2 = x2 end
+                    local max3 = 64
+                    local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                    if x3 > max3 then max3 = x3 end
+                    local x4 = span % 4096 * max3
+                    spanUS = (span - span % 4096) / 4096 * max2 + (x4 - x4 % 4096) / 4096
                   end
                   if spanUS > v_again then v_again = spanUS end
                 end
@@ -6290,19 +6295,19 @@ end
                   local refund = 0
                   do
                     local units2 = cost2 - left
-                    local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                    local returns2 = (x4 - x4 % 4096) / 4096
+                    local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                    local returns2 = (x2 - x2 % 4096) / 4096
                     if units2 < 1 or units2 > returns2 then
                       refund = 9007199254740991
                     else
-                      local x5 = s_Held + l_Guess
+                      local x3 = s_Held + l_Guess
                       local y = s_Ended + 1
-                      local x6 = units2 * 1024
-                      local max4 = 128
-                      local x7 = (x6 - x6 % returns2) / returns2
-                      if x7 > max4 then max4 = x7 end
-                      local x8 = (x5 - x5 % y) / y * max4
-                      refund = s_Now + 1 + (x8 - x8 % 1024) / 1024
+                      local x4 = units2 * 1024
+                      local max2 = 128
+                      local x5 = (x4 - x4 % returns2) / returns2
+                      if x5 > max2 then max2 = x5 end
+                      local x6 = (x3 - x3 % y) / y * max2
+                      refund = s_Now + 1 + (x6 - x6 % 1024) / 1024
                     end
                   end
                   local refund2 = refund
@@ -6318,25 +6323,25 @@ end
                 v_refund = 0
               end
               local w = l_Windows[l_Shortest]
-              local is6 = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot <= now2
-              if is6 then
-                local is5 = v_bound > 0
-                if not is5 then
+              local is5 = op_Ticket_Slot > 0 and op_Kind ~= 0 and op_Ticket_Slot <= now2
+              if is5 then
+                local is4 = v_bound > 0
+                if not is4 then
                   local t2 = v_at - w.Offset
                   local by2 = w.Interval
                   local t3 = now2 - w.Offset
                   local by3 = w.Interval
-                  is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
+                  is4 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                 end
-                is6 = is5
+                is5 = is4
               end
-              v_denied = is6 and v_refund == 0
+              v_denied = is5 and v_refund == 0
               v_fresh = not (op_Ticket_Slot > 0 and op_Kind ~= 0)
               if v_denied then
-                local is8 = not op_Urgent
-                if is8 then
-                  local is7 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000 or op_Ticket_Again > 0
-                  if not is7 then
+                local is7 = not op_Urgent
+                if is7 then
+                  local is6 = now2 - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000 or op_Ticket_Again > 0
+                  if not is6 then
                     local passed = false
                     do
                       local u_booked, u_tickets, u_until = 0, 0, 0
@@ -6345,22 +6350,68 @@ end
                           local f = s_Flows[i2]
                           if f.Key == 0 - 0 then
                             local min2 = f.Urgent
-                            local x4 = f.Units + f.Later
-                            if x4 < min2 then min2 = x4 end
+                            local x2 = f.Units + f.Later
+                            if x2 < min2 then min2 = x2 end
                             u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                           end
                         end
                       end
                       passed = u_until > s_Now - 60000
                     end
-                    is7 = passed
+                    is6 = passed
                   end
-                  is8 = is7
+                  is7 = is6
                 end
-                local late = is8
-                local is9 = late and op_Ticket_Again < 2
-                if is9 then
+                local late = is7
+                local is8 = late and op_Ticket_Again < 2
+                if is8 then
                   local refreshes = false
+                  do
+                    local shortest = l_Windows[l_Shortest]
+                    local left = s_Lines[l_Shortest].Left
+                    local done
+                    for i2 = 0, l_Windows_n - 1 do
+                      local w2 = l_Windows[i2]
+                      local more2 = s_Lines[i2].Left - left
+                      local is8 = w2.Interval > shortest.Interval
+                      if is8 then
+                        local t4 = v_at - w2.Offset
+                        local by4 = w2.Interval
+                        local t5 = now2 - w2.Offset
+                        local by5 = w2.Interval
+                        is8 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                      end
+                      if is8 then
+                        local t6 = now2 - w2.Offset
+                        local by6 = w2.Interval
+                        local n2 = (t6 - t6 % by6) / by6 + 1
+                        local t7 = n2 * w2.Interval + w2.Offset - 1
+                        local t8 = t7 - shortest.Offset
+                        local by7 = shortest.Interval
+                        local t9 = s_Now - shortest.Offset
+                        local by8 = shortest.Interval
+                        local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
+                        local is9 = more2 < 0
+                        if not is9 then
+                          local y = shortest.Rate
+                          is9 = (more2 - more2 % y) / y < n3
+                        end
+                        if is9 or w2.Unit ~= shortest.Unit then
+                          refreshes = true
+                          done = true
+                          break
+                        end
+                      end
+                    end
+                    if not done then
+                      refreshes = false
+                    end
+                  end
+                  is8 = not refreshes
+                end
+                local is9 = is8
+                if is9 then
+                  local refreshes2 = false
                   do
                     local shortest = l_Windows[l_Shortest]
                     local left = s_Lines[l_Shortest].Left
@@ -6370,14 +6421,14 @@ end
                       local more2 = s_Lines[i2].Left - left
                       local is9 = w2.Interval > shortest.Interval
                       if is9 then
-                        local t4 = v_at - w2.Offset
+                        local t4 = s_Slot - w2.Offset
                         local by4 = w2.Interval
-                        local t5 = now2 - w2.Offset
+                        local t5 = v_at - w2.Offset
                         local by5 = w2.Interval
                         is9 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                       end
                       if is9 then
-                        local t6 = now2 - w2.Offset
+                        local t6 = v_at - w2.Offset
                         local by6 = w2.Interval
                         local n2 = (t6 - t6 % by6) / by6 + 1
                         local t7 = n2 * w2.Interval + w2.Offset - 1
@@ -6392,52 +6443,6 @@ end
                           is10 = (more2 - more2 % y) / y < n3
                         end
                         if is10 or w2.Unit ~= shortest.Unit then
-                          refreshes = true
-                          done = true
-                          break
-                        end
-                      end
-                    end
-                    if not done then
-                      refreshes = false
-                    end
-                  end
-                  is9 = not refreshes
-                end
-                local is10 = is9
-                if is10 then
-                  local refreshes2 = false
-                  do
-                    local shortest = l_Windows[l_Shortest]
-                    local left = s_Lines[l_Shortest].Left
-                    local done
-                    for i2 = 0, l_Windows_n - 1 do
-                      local w2 = l_Windows[i2]
-                      local more2 = s_Lines[i2].Left - left
-                      local is10 = w2.Interval > shortest.Interval
-                      if is10 then
-                        local t4 = s_Slot - w2.Offset
-                        local by4 = w2.Interval
-                        local t5 = v_at - w2.Offset
-                        local by5 = w2.Interval
-                        is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
-                      end
-                      if is10 then
-                        local t6 = v_at - w2.Offset
-                        local by6 = w2.Interval
-                        local n2 = (t6 - t6 % by6) / by6 + 1
-                        local t7 = n2 * w2.Interval + w2.Offset - 1
-                        local t8 = t7 - shortest.Offset
-                        local by7 = shortest.Interval
-                        local t9 = s_Now - shortest.Offset
-                        local by8 = shortest.Interval
-                        local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                        local is11 = more2 < 0
-                        if not is11 then
-                          local y = shortest.Rate
-                          is11 = (more2 - more2 % y) / y < n3
-                        end
-                        if is11 or w2.Unit ~= shortest.Unit then
                           refreshes2 = true
                           done = true
                           break
@@ -6448,69 +6453,69 @@ end
                       refreshes2 = false
                     end
                   end
-                  is10 = refreshes2
+                  is9 = refreshes2
                 end
-                if is10 then
+                if is9 then
                   late = false
                   if op_Ticket_Again == 1 then
                     local halfway = 0
                     do
                       local w2 = l_Windows[l_Shortest]
                       local line2 = s_Lines[l_Shortest]
-                      local x4 = line2.Estimated
+                      local x2 = line2.Estimated
                       local y = 1 > s_Ended and 1 or s_Ended
-                      local usual = (x4 - x4 % y) / y
+                      local usual = (x2 - x2 % y) / y
                       local at2 = 9007199254740991
                       for i2 = 0, l_Windows_n - 1 do
                         do
                           local longer2 = l_Windows[i2]
                           local line3 = s_Lines[i2]
                           if longer2.Interval > w2.Interval then
-                            local x5 = line3.Estimated
+                            local x3 = line3.Estimated
                             local y2 = 1 > s_Ended and 1 or s_Ended
-                            local max4 = 1
-                            local x6 = (x5 - x5 % y2) / y2
-                            if x6 > max4 then max4 = x6 end
-                            local x7 = 0 > line3.Left and 0 or line3.Left
-                            local n2 = (x7 - x7 % max4) / max4
+                            local max2 = 1
+                            local x4 = (x3 - x3 % y2) / y2
+                            if x4 > max2 then max2 = x4 end
+                            local x5 = 0 > line3.Left and 0 or line3.Left
+                            local n2 = (x5 - x5 % max2) / max2
                             local t4 = s_Now - longer2.Offset
                             local by4 = longer2.Interval
                             local n3 = (t4 - t4 % by4) / by4 + 1
-                            local x8 = n3 * longer2.Interval + longer2.Offset
-                            if x8 < at2 then at2 = x8 end
+                            local x6 = n3 * longer2.Interval + longer2.Offset
+                            if x6 < at2 then at2 = x6 end
                             local room2 = 0
                             local y3 = usual + 1
                             local min2 = n2
-                            local x9 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x9 < min2 then min2 = x9 end
-                            local x10 = min2 * usual
-                            room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, s_Lines[l_Shortest].Left, (x10 - x10 % 2) / 2, s_Now)
+                            local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x7 < min2 then min2 = x7 end
+                            local x8 = min2 * usual
+                            room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, s_Lines[l_Shortest].Left, (x8 - x8 % 2) / 2, s_Now)
                             if room2 < at2 then at2 = room2 end
                           end
                         end
                       end
                       halfway = at2
                     end
-                    local max4 = 0
-                    local x4 = (s_AgainUS - s_AgainUS % 1000) / 1000 - now2
-                    if x4 > max4 then max4 = x4 end
-                    local x5 = halfway + max4
-                    if x5 > v_at then v_at = x5 end
+                    local max2 = 0
+                    local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000 - now2
+                    if x2 > max2 then max2 = x2 end
+                    local x3 = halfway + max2
+                    if x3 > v_at then v_at = x3 end
                   end
                 end
-                local is12 = late
-                if not is12 then
-                  local is11 = v_number == 0
-                  if is11 then
-                    local max4 = op_Ticket_Cost_0
-                    if op_Ticket_Cost_1 > max4 then max4 = op_Ticket_Cost_1 end
-                    if op_Ticket_Cost_2 > max4 then max4 = op_Ticket_Cost_2 end
-                    if op_Ticket_Cost_3 > max4 then max4 = op_Ticket_Cost_3 end
-                    is11 = max4 > 0
+                local is11 = late
+                if not is11 then
+                  local is10 = v_number == 0
+                  if is10 then
+                    local max2 = op_Ticket_Cost_0
+                    if op_Ticket_Cost_1 > max2 then max2 = op_Ticket_Cost_1 end
+                    if op_Ticket_Cost_2 > max2 then max2 = op_Ticket_Cost_2 end
+                    if op_Ticket_Cost_3 > max2 then max2 = op_Ticket_Cost_3 end
+                    is10 = max2 > 0
                   end
-                  is12 = is11
+                  is11 = is10
                 end
-                v_fresh = is12
+                v_fresh = is11
               end
               if v_fresh then
                 do
@@ -6522,42 +6527,42 @@ end
                     if turns <= 0 then
                       behind2 = slot
                     else
-                      local pace2 = 0
-                      pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                      local pace3 = pace2
+                      local pace = 0
+                      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                      local pace2 = pace
                       for i2 = 0, l_Windows_n - 1 do
                         local line2 = s_Lines[i2]
                         do
                           local spanUS = 0
                           do
-                            local x4 = line2.Estimated
+                            local x2 = line2.Estimated
                             local y = 1 > s_Ended and 1 or s_Ended
-                            local cost2 = (x4 - x4 % y) / y
+                            local cost2 = (x2 - x2 % y) / y
                             local spanUS2 = 0
                             do
-                              local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                              local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                               local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                              local each2 = (x5 - x5 % y2) / y2
+                              local each2 = (x3 - x3 % y2) / y2
                               local y3 = each2 + 1
                               local min2 = cost2
-                              local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                              if x6 < min2 then min2 = x6 end
+                              local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                              if x4 < min2 then min2 = x4 end
                               spanUS2 = min2 * each2
                             end
                             local span = spanUS2
-                            local max4 = 64
-                            local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x5 > max4 then max4 = x5 end
-                            local max5 = 64
-                            local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x6 > max5 then max5 = x6 end
-                            local x7 = span % 4096 * max5
-                            spanUS = (span - span % 4096) / 4096 * max4 + (x7 - x7 % 4096) / 4096
+                            local max2 = 64
+                            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x3 > max2 then max2 = x3 end
+                            local max3 = 64
+                            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x4 > max3 then max3 = x4 end
+                            local x5 = span % 4096 * max3
+                            spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
                           end
                           local span = spanUS
-                          if (span - span % 4) / 4 > pace3 and (turns - turns % 16) / 16 > span then
-                            local x4 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                            if x4 > slot then slot = x4 end
+                          if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                            local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                            if x2 > slot then slot = x2 end
                           end
                         end
                       end
@@ -6579,8 +6584,8 @@ end
                             local f = s_Flows[i4]
                             if f.Key == 0 - unit then
                               local min2 = f.Urgent
-                              local x4 = f.Units + f.Later
-                              if x4 < min2 then min2 = x4 end
+                              local x2 = f.Units + f.Later
+                              if x2 < min2 then min2 = x2 end
                               u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                             end
                           end
@@ -6598,35 +6603,35 @@ end
                   if s_Slot > s_Now and not op_Urgent and s_Lines[l_Shortest].Promised < l_Windows[l_Shortest].Size then
                     local space = 0
                     do
-                      local pace2 = 0
-                      pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                      local pace3 = pace2
+                      local pace = 0
+                      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                      local pace2 = pace
                       local done
                       for i2 = 0, l_Windows_n - 1 do
                         local w2 = l_Windows[i2]
                         local line2 = s_Lines[i2]
-                        local max4 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                        if line2.Promised > max4 then max4 = line2.Promised end
-                        if line2.Left > max4 then max4 = line2.Left end
+                        local max2 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                        if line2.Promised > max2 then max2 = line2.Promised end
+                        if line2.Left > max2 then max2 = line2.Left end
                         local weight2 = 0
                         do
-                          local x4 = line2.Estimated
+                          local x2 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
-                          local cost2 = (x4 - x4 % y) / y
+                          local cost2 = (x2 - x2 % y) / y
                           local fraction = 4033
-                          local max5 = 64
-                          local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                          if x5 > max5 then max5 = x5 end
-                          local x6 = cost2 * max5 + fraction - 0 * 2531 % fraction
-                          weight2 = (x6 - x6 % 4096) / 4096
+                          local max3 = 64
+                          local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x3 > max3 then max3 = x3 end
+                          local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                          weight2 = (x4 - x4 % 4096) / 4096
                         end
                         local y = 1 > weight2 and 1 or weight2
-                        local max5 = 1
-                        local x4 = (max4 - max4 % y) / y
-                        if x4 > max5 then max5 = x4 end
-                        local x5 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
-                        if pace3 <= (x5 - x5 % max5) / max5 then
-                          space = 2 * pace3
+                        local max3 = 1
+                        local x2 = (max2 - max2 % y) / y
+                        if x2 > max3 then max3 = x2 end
+                        local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
+                        if pace2 <= (x3 - x3 % max3) / max3 then
+                          space = 2 * pace2
                           done = true
                           break
                         end
@@ -6635,8 +6640,8 @@ end
                         space = 0
                       end
                     end
-                    local x4 = s_Slot + (space - space % 1000) / 1000
-                    if x4 > v_slot then v_slot = x4 end
+                    local x2 = s_Slot + (space - space % 1000) / 1000
+                    if x2 > v_slot then v_slot = x2 end
                   end
                   local at2 = 9007199254740991
                   if v_slot > v_at or s_AgainUS > s_Now * 1000 then
@@ -6650,18 +6655,18 @@ end
                           local line2 = s_Lines[i2]
                           local i3 = w2.Unit
                           if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0 then
-                            local x4 = line2.Estimated
+                            local x2 = line2.Estimated
                             local y = 1 > s_Ended and 1 or s_Ended
-                            local each2 = (x4 - x4 % y) / y
+                            local each2 = (x2 - x2 % y) / y
                             if each2 == 0 then
                               each2 = line2.Largest
                             end
                             if each2 > 0 then
                               local gain = 0
                               gain = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line2.Left, s_Now, v_at)
-                              local x5 = 0 > gain and 0 or gain
-                              local x6 = (x5 - x5 % each2) / each2
-                              if x6 < due2 then due2 = x6 end
+                              local x3 = 0 > gain and 0 or gain
+                              local x4 = (x3 - x3 % each2) / each2
+                              if x4 < due2 then due2 = x4 end
                             end
                           end
                         end
@@ -6675,43 +6680,43 @@ end
                           local line2 = s_Lines[i2]
                           local i3 = w2.Unit
                           local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local x4 = line2.Estimated
+                          local x2 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
-                          local max4 = 1
-                          local x5 = (x4 - x4 % y) / y
-                          if x5 > max4 then max4 = x5 end
-                          local usual = max4
+                          local max2 = 1
+                          local x3 = (x2 - x2 % y) / y
+                          if x3 > max2 then max2 = x3 end
+                          local usual = max2
                           local t4 = s_Slot - w2.Offset
                           local by4 = w2.Interval
                           local t5 = s_Now - w2.Offset
                           local by5 = w2.Interval
                           local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                          local is7 = cost2 > 0
-                          if is7 then
+                          local is6 = cost2 > 0
+                          if is6 then
                             local y2 = w2.Rate
                             local min2 = n2
-                            local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
-                            if x6 < min2 then min2 = x6 end
+                            local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+                            if x4 < min2 then min2 = x4 end
                             local waits = 0
                             do
-                              local x7 = line2.Estimated
+                              local x5 = line2.Estimated
                               local y3 = 1 > s_Ended and 1 or s_Ended
-                              local max5 = 1
-                              if line2.Largest > max5 then max5 = line2.Largest end
-                              local x8 = (x7 - x7 % y3) / y3
-                              if x8 > max5 then max5 = x8 end
-                              local each2 = max5
-                              local max6 = 0
-                              local x9 = s_Next - (s_Head - s_Head % 16) / 16
-                              if x9 > max6 then max6 = x9 end
-                              local min3 = max6
-                              local x10 = (1099511627776 - 1099511627776 % each2) / each2
-                              if x10 < min3 then min3 = x10 end
+                              local max3 = 1
+                              if line2.Largest > max3 then max3 = line2.Largest end
+                              local x6 = (x5 - x5 % y3) / y3
+                              if x6 > max3 then max3 = x6 end
+                              local each2 = max3
+                              local max4 = 0
+                              local x7 = s_Next - (s_Head - s_Head % 16) / 16
+                              if x7 > max4 then max4 = x7 end
+                              local min3 = max4
+                              local x8 = (1099511627776 - 1099511627776 % each2) / each2
+                              if x8 < min3 then min3 = x8 end
                               waits = min3 * each2
                             end
-                            is7 = line2.Left - cost2 + min2 * w2.Rate < waits
+                            is6 = line2.Left - cost2 + min2 * w2.Rate < waits
                           end
-                          if is7 then
+                          if is6 then
                             apart2 = 9007199254740991
                             done = true
                             break
@@ -6720,11 +6725,11 @@ end
                           local promised = 0
                           promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
                           local min3 = due2
-                          local x7 = (1125899906842624 - 1125899906842624 % usual) / usual
-                          if x7 < min3 then min3 = x7 end
+                          local x5 = (1125899906842624 - 1125899906842624 % usual) / usual
+                          if x5 < min3 then min3 = x5 end
                           local min4 = promised
-                          local x8 = min3 * usual
-                          if x8 < min4 then min4 = x8 end
+                          local x6 = min3 * usual
+                          if x6 < min4 then min4 = x6 end
                           room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line2.Left - min4, cost2, s_Now)
                           if room2 > at3 then at3 = room2 end
                         end
@@ -6741,31 +6746,31 @@ end
                       local abandoned = false
                       do
                         local shortest = l_Windows[l_Shortest]
-                        local max4 = 600000
-                        local x4 = 300 * shortest.Interval
-                        if x4 > max4 then max4 = x4 end
-                        local abandoned2 = v_slot - s_Now >= max4
+                        local max2 = 600000
+                        local x2 = 300 * shortest.Interval
+                        if x2 > max2 then max2 = x2 end
+                        local abandoned2 = v_slot - s_Now >= max2
                         for i2 = 0, l_Windows_n - 1 do
                           local w2 = l_Windows[i2]
                           local line2 = s_Lines[i2]
                           local i3 = w2.Unit
                           local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                           local longer2 = w2.Unit == shortest.Unit and w2.Interval > shortest.Interval
-                          local is8 = abandoned2
-                          if is8 then
-                            local is7 = cost2 == 0 or longer2
-                            if not is7 then
-                              local x5 = line2.Estimated
+                          local is7 = abandoned2
+                          if is7 then
+                            local is6 = cost2 == 0 or longer2
+                            if not is6 then
+                              local x3 = line2.Estimated
                               local y = 1 > s_Ended and 1 or s_Ended
-                              local max5 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                              local x6 = (x5 - x5 % y) / y
-                              if x6 > max5 then max5 = x6 end
-                              if cost2 > max5 then max5 = cost2 end
-                              is7 = line2.Spare >= 4 * max5
+                              local max3 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                              local x4 = (x3 - x3 % y) / y
+                              if x4 > max3 then max3 = x4 end
+                              if cost2 > max3 then max3 = cost2 end
+                              is6 = line2.Spare >= 4 * max3
                             end
-                            is8 = is7
+                            is7 = is6
                           end
-                          abandoned2 = is8
+                          abandoned2 = is7
                         end
                         abandoned = abandoned2
                       end
@@ -6780,39 +6785,39 @@ end
                             local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                             local spanUS2 = 0
                             do
-                              local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                              local x2 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                               local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                              local each2 = (x4 - x4 % y) / y
+                              local each2 = (x2 - x2 % y) / y
                               local y2 = each2 + 1
                               local min2 = cost2
-                              local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-                              if x5 < min2 then min2 = x5 end
+                              local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+                              if x3 < min2 then min2 = x3 end
                               spanUS2 = min2 * each2
                             end
                             local span = spanUS2
-                            local max4 = 64
-                            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x4 > max4 then max4 = x4 end
-                            local max5 = 64
-                            local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x5 > max5 then max5 = x5 end
-                            local x6 = span % 4096 * max5
-                            spanUS = (span - span % 4096) / 4096 * max4 + (x6 - x6 % 4096) / 4096
+                            local max2 = 64
+                            local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x2 > max2 then max2 = x2 end
+                            local max3 = 64
+                            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x3 > max3 then max3 = x3 end
+                            local x4 = span % 4096 * max3
+                            spanUS = (span - span % 4096) / 4096 * max2 + (x4 - x4 % 4096) / 4096
                           end
                           if spanUS > v_again then v_again = spanUS end
                         end
                         v_overdue = v_at - s_Now
-                        local max4 = s_Now + v_overdue
-                        if s_Closed > max4 then max4 = s_Closed end
-                        local max5 = s_AgainUS
-                        local x4 = max4 * 1000
-                        if x4 > max5 then max5 = x4 end
-                        unused = (max5 - max5 % 1000) / 1000
+                        local max2 = s_Now + v_overdue
+                        if s_Closed > max2 then max2 = s_Closed end
+                        local max3 = s_AgainUS
+                        local x2 = max2 * 1000
+                        if x2 > max3 then max3 = x2 end
+                        unused = (max3 - max3 % 1000) / 1000
                       end
                     end
                     local turn = unused
-                    local is7 = turn < 9007199254740991
-                    if not is7 then
+                    local is6 = turn < 9007199254740991
+                    if not is6 then
                       local spare = false
                       do
                         local min2 = s_AgainUS - s_Now * 1000
@@ -6820,35 +6825,35 @@ end
                         local turns = 0 > min2 and 0 or min2
                         local space = 0
                         do
-                          local pace2 = 0
-                          pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                          local pace3 = pace2
+                          local pace = 0
+                          pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                          local pace2 = pace
                           local done
                           for i2 = 0, l_Windows_n - 1 do
                             local w2 = l_Windows[i2]
                             local line2 = s_Lines[i2]
-                            local max4 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                            if line2.Promised > max4 then max4 = line2.Promised end
-                            if line2.Left > max4 then max4 = line2.Left end
+                            local max2 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                            if line2.Promised > max2 then max2 = line2.Promised end
+                            if line2.Left > max2 then max2 = line2.Left end
                             local weight2 = 0
                             do
-                              local x4 = line2.Estimated
+                              local x2 = line2.Estimated
                               local y = 1 > s_Ended and 1 or s_Ended
-                              local cost2 = (x4 - x4 % y) / y
+                              local cost2 = (x2 - x2 % y) / y
                               local fraction = 4033
-                              local max5 = 64
-                              local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x5 > max5 then max5 = x5 end
-                              local x6 = cost2 * max5 + fraction - 0 * 2531 % fraction
-                              weight2 = (x6 - x6 % 4096) / 4096
+                              local max3 = 64
+                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x3 > max3 then max3 = x3 end
+                              local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                              weight2 = (x4 - x4 % 4096) / 4096
                             end
                             local y = 1 > weight2 and 1 or weight2
-                            local max5 = 1
-                            local x4 = (max4 - max4 % y) / y
-                            if x4 > max5 then max5 = x4 end
-                            local x5 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
-                            if pace3 <= (x5 - x5 % max5) / max5 then
-                              space = 2 * pace3
+                            local max3 = 1
+                            local x2 = (max2 - max2 % y) / y
+                            if x2 > max3 then max3 = x2 end
+                            local x3 = (w2.Interval < 10000 and w2.Interval or 10000) * 500
+                            if pace2 <= (x3 - x3 % max3) / max3 then
+                              space = 2 * pace2
                               done = true
                               break
                             end
@@ -6857,19 +6862,19 @@ end
                             space = 0
                           end
                         end
-                        local pace2 = 0
-                        pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                        local pace = 0
+                        pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                         local min3 = l_Tokens > 5 and l_Tokens or 5
                         if 10 < min3 then min3 = 10 end
-                        local x4 = pace2 * min3
-                        local max4 = v_again
-                        if space > max4 then max4 = space end
-                        local x5 = (x4 - x4 % 20) / 20
-                        if x5 > max4 then max4 = x5 end
-                        local y = 1 > max4 and 1 or max4
+                        local x2 = pace * min3
+                        local max2 = v_again
+                        if space > max2 then max2 = space end
+                        local x3 = (x2 - x2 % 20) / 20
+                        if x3 > max2 then max2 = x3 end
+                        local y = 1 > max2 and 1 or max2
                         local min4 = (turns - turns % y) / y
-                        local x6 = s_Next - (s_Head - s_Head % 16) / 16
-                        if x6 < min4 then min4 = x6 end
+                        local x4 = s_Next - (s_Head - s_Head % 16) / 16
+                        if x4 < min4 then min4 = x4 end
                         local tickets = min4
                         local done
                         for i2 = 0, l_Windows_n - 1 do
@@ -6880,63 +6885,63 @@ end
                           local weight2 = 0
                           do
                             local fraction = 4033
-                            local max5 = 64
-                            local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x7 > max5 then max5 = x7 end
-                            local x8 = cost2 * max5 + fraction - 0 * 2531 % fraction
-                            weight2 = (x8 - x8 % 4096) / 4096
+                            local max3 = 64
+                            local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x5 > max3 then max3 = x5 end
+                            local x6 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                            weight2 = (x6 - x6 % 4096) / 4096
                           end
                           local each2 = weight2
                           local spanUS = 0
                           do
-                            local x7 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                            local x5 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
                             local y2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                            local each3 = (x7 - x7 % y2) / y2
+                            local each3 = (x5 - x5 % y2) / y2
                             local y3 = each3 + 1
                             local min5 = each2
-                            local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x8 < min5 then min5 = x8 end
+                            local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x6 < min5 then min5 = x6 end
                             spanUS = min5 * each3
                           end
                           local y2 = 1 > spanUS and 1 or spanUS
                           local short = tickets - (turns - turns % y2) / y2
                           local beside = false
                           do
-                            local is8 = cost2 == 0
-                            if not is8 then
+                            local is7 = cost2 == 0
+                            if not is7 then
                               local t4 = s_Slot - line2.Window_Offset
                               local by4 = line2.Window_Interval
                               local t5 = s_Now - line2.Window_Offset
                               local by5 = line2.Window_Interval
-                              local is7 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                              if is7 then
+                              local is6 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                              if is6 then
                                 local weight3 = 0
                                 do
                                   local fraction = 4033
-                                  local max5 = 64
-                                  local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x7 > max5 then max5 = x7 end
-                                  local x8 = cost2 * max5 + fraction - 0 * 2531 % fraction
-                                  weight3 = (x8 - x8 % 4096) / 4096
+                                  local max3 = 64
+                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x5 > max3 then max3 = x5 end
+                                  local x6 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                  weight3 = (x6 - x6 % 4096) / 4096
                                 end
-                                is7 = line2.Promised >= weight3
+                                is6 = line2.Promised >= weight3
                               end
-                              is8 = is7
+                              is7 = is6
                             end
-                            beside = is8
+                            beside = is7
                           end
-                          local is8 = not beside
-                          if is8 then
-                            local is7 = not (line2.Spare > 4 * (line2.Taken + cost2 - 1))
-                            if not is7 then
+                          local is7 = not beside
+                          if is7 then
+                            local is6 = not (line2.Spare > 4 * (line2.Taken + cost2 - 1))
+                            if not is6 then
                               local min5 = short
-                              local x7 = (1125899906842624 - 1125899906842624 % each2) / each2
-                              if x7 < min5 then min5 = x7 end
-                              is7 = line2.Left - cost2 < min5 * each2
+                              local x5 = (1125899906842624 - 1125899906842624 % each2) / each2
+                              if x5 < min5 then min5 = x5 end
+                              is6 = line2.Left - cost2 < min5 * each2
                             end
-                            is8 = is7
+                            is7 = is6
                           end
-                          if is8 then
+                          if is7 then
                             spare = false
                             done = true
                             break
@@ -6946,94 +6951,94 @@ end
                           spare = true
                         end
                       end
-                      is7 = spare
+                      is6 = spare
                     end
-                    local spare2 = is7 and (not op_Urgent or s_AgainUS <= s_Now * 1000)
+                    local spare2 = is6 and (not op_Urgent or s_AgainUS <= s_Now * 1000)
                     v_spare = v_at == s_Now and (s_LastID == 0 or at2 == s_Now or spare2)
                     if not v_spare then
                       if turn < at2 then at2 = turn end
-                      local x4 = v_slot - s_Now
-                      v_spare = at2 - s_Now < (x4 - x4 % 2) / 2
+                      local x2 = v_slot - s_Now
+                      v_spare = at2 - s_Now < (x2 - x2 % 2) / 2
                       v_fresh = not v_spare
                       v_at, v_bound, v_refund = at2 < v_slot and at2 or v_slot, 3, 0
                     end
                   end
                 end
               else
-                local is7 = v_at == now2
-                if is7 then
+                local is6 = v_at == now2
+                if is6 then
                   local early = false
                   do
                     local later2 = false
                     local beside = true
-                    local pace2 = 0
-                    pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                    local pace3 = pace2
+                    local pace = 0
+                    pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                    local pace2 = pace
                     for i2 = 0, l_Windows_n - 1 do
                       local w2 = l_Windows[i2]
                       local i3 = w2.Unit
                       local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local is8 = later2
-                      if not is8 then
+                      local is7 = later2
+                      if not is7 then
                         local t4 = op_Ticket_Slot - w2.Offset
                         local by4 = w2.Interval
                         local t5 = s_Now - w2.Offset
                         local by5 = w2.Interval
-                        local is7 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
-                        if is7 then
+                        local is6 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                        if is6 then
                           local spanUS = 0
                           do
-                            local x4 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                            local x2 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
                             local y = w2.Rate < w2.Size and w2.Rate or w2.Size
-                            local each2 = (x4 - x4 % y) / y
+                            local each2 = (x2 - x2 % y) / y
                             local y2 = each2 + 1
                             local min2 = cost2
-                            local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-                            if x5 < min2 then min2 = x5 end
+                            local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+                            if x3 < min2 then min2 = x3 end
                             spanUS = min2 * each2
                           end
-                          is7 = pace3 < spanUS
+                          is6 = pace2 < spanUS
                         end
-                        is8 = is7
+                        is7 = is6
                       end
-                      later2 = is8
-                      local is9 = beside
-                      if is9 then
+                      later2 = is7
+                      local is8 = beside
+                      if is8 then
                         local beside2 = false
                         do
                           local line2 = s_Lines[i2]
-                          local is10 = cost2 == 0
-                          if not is10 then
+                          local is9 = cost2 == 0
+                          if not is9 then
                             local t6 = s_Slot - line2.Window_Offset
                             local by6 = line2.Window_Interval
                             local t7 = s_Now - line2.Window_Offset
                             local by7 = line2.Window_Interval
-                            local is9 = (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7
-                            if is9 then
+                            local is8 = (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7
+                            if is8 then
                               local weight2 = 0
                               do
                                 local fraction = 4033
-                                local max4 = 64
-                                local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                if x4 > max4 then max4 = x4 end
-                                local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
-                                weight2 = (x5 - x5 % 4096) / 4096
+                                local max2 = 64
+                                local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x2 > max2 then max2 = x2 end
+                                local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                                weight2 = (x3 - x3 % 4096) / 4096
                               end
-                              is9 = line2.Promised >= weight2
+                              is8 = line2.Promised >= weight2
                             end
-                            is10 = is9
+                            is9 = is8
                           end
-                          beside2 = is10
+                          beside2 = is9
                         end
-                        is9 = beside2
+                        is8 = beside2
                       end
-                      beside = is9
+                      beside = is8
                     end
                     early = later2 and not beside and not op_Urgent and op_Ticket_Slot > s_Now + 4000
                   end
-                  is7 = early
+                  is6 = early
                 end
-                if is7 then
+                if is6 then
                   v_at, v_bound = op_Ticket_Slot, 3
                 end
               end
@@ -7047,18 +7052,18 @@ end
                       local f = s_Flows[i2]
                       if f.Key == 0 - 0 then
                         local min2 = f.Urgent
-                        local x4 = f.Units + f.Later
-                        if x4 < min2 then min2 = x4 end
+                        local x2 = f.Units + f.Later
+                        if x2 < min2 then min2 = x2 end
                         u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                       end
                     end
                   end
-                  local x4 = s_Held + l_Guess
+                  local x2 = s_Held + l_Guess
                   local y = s_Ended + 1
-                  local max4 = 1
-                  local x5 = (x4 - x4 % y) / y
-                  if x5 > max4 then max4 = x5 end
-                  local mean = max4
+                  local max2 = 1
+                  local x3 = (x2 - x2 % y) / y
+                  if x3 > max2 then max2 = x3 end
+                  local mean = max2
                   if op_Urgent or u_until < s_Now or u_until - s_Now > mean or (s_Now - s_Now % mean) / mean % 4 == 0 then
                     yields = 0
                   else
@@ -7071,29 +7076,29 @@ end
                     local overdue = 0
                     do
                       local age = s_Now - (s_LastID - s_LastID % 1024) / 1024
-                      local x4 = s_Held + l_Guess
+                      local x2 = s_Held + l_Guess
                       local y = s_Ended + 1
-                      local x5 = age - (x4 - x4 % y) / y
-                      local pace2 = 0
-                      pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                      local x3 = age - (x2 - x2 % y) / y
+                      local pace = 0
+                      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                       local min2 = l_Tokens > 5 and l_Tokens or 5
                       if 10 < min2 then min2 = 10 end
-                      local x6 = pace2 * min2
-                      local x7 = (x6 - x6 % 20) / 20
-                      local max4 = (x5 - x5 % 4) / 4
-                      local x8 = (age - age % 8) / 8 - (x7 - x7 % 500) / 500
-                      if x8 > max4 then max4 = x8 end
-                      local min3 = max4
-                      local x9 = (l_Lease - l_Lease % 8) / 8
-                      if x9 < min3 then min3 = x9 end
+                      local x4 = pace * min2
+                      local x5 = (x4 - x4 % 20) / 20
+                      local max2 = (x3 - x3 % 4) / 4
+                      local x6 = (age - age % 8) / 8 - (x5 - x5 % 500) / 500
+                      if x6 > max2 then max2 = x6 end
+                      local min3 = max2
+                      local x7 = (l_Lease - l_Lease % 8) / 8
+                      if x7 < min3 then min3 = x7 end
                       overdue = 0 > min3 and 0 or min3
                     end
                     v_overdue = overdue
                     if s_Ended == 0 then
-                      local max4 = 0
-                      local x4 = now2 - (s_LastID - s_LastID % 1024) / 1024
-                      if x4 > max4 then max4 = x4 end
-                      v_round = max4 < 68719476736 and max4 or 68719476736
+                      local max2 = 0
+                      local x2 = now2 - (s_LastID - s_LastID % 1024) / 1024
+                      if x2 > max2 then max2 = x2 end
+                      v_round = max2 < 68719476736 and max2 or 68719476736
                     end
                   end
                   v_fresh = v_fresh and not v_spare
@@ -7103,21 +7108,21 @@ end
                 local overdue = 0
                 do
                   local age = s_Now - (s_LastID - s_LastID % 1024) / 1024
-                  local x4 = s_Held + l_Guess
+                  local x2 = s_Held + l_Guess
                   local y = s_Ended + 1
-                  local x5 = age - (x4 - x4 % y) / y
-                  local pace2 = 0
-                  pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                  local x3 = age - (x2 - x2 % y) / y
+                  local pace = 0
+                  pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                   local min2 = l_Tokens > 5 and l_Tokens or 5
                   if 10 < min2 then min2 = 10 end
-                  local x6 = pace2 * min2
-                  local x7 = (x6 - x6 % 20) / 20
-                  local max4 = (x5 - x5 % 4) / 4
-                  local x8 = (age - age % 8) / 8 - (x7 - x7 % 500) / 500
-                  if x8 > max4 then max4 = x8 end
-                  local min3 = max4
-                  local x9 = (l_Lease - l_Lease % 8) / 8
-                  if x9 < min3 then min3 = x9 end
+                  local x4 = pace * min2
+                  local x5 = (x4 - x4 % 20) / 20
+                  local max2 = (x3 - x3 % 4) / 4
+                  local x6 = (age - age % 8) / 8 - (x5 - x5 % 500) / 500
+                  if x6 > max2 then max2 = x6 end
+                  local min3 = max2
+                  local x7 = (l_Lease - l_Lease % 8) / 8
+                  if x7 < min3 then min3 = x7 end
                   overdue = 0 > min3 and 0 or min3
                 end
                 v_overdue = overdue
@@ -7130,10 +7135,10 @@ end
             local fits = v_bound == 0
             v_soon = fits or v_bound == 2
             for i2 = 0, shared_n - 1 do
-              local x4 = shared[i2]
+              local x2 = shared[i2]
               local flow2 = 0
               do
-                local key2 = x4.Key
+                local key2 = x2.Key
                 local done
                 for i3 = 0, s_Flows_n - 1 do
                   if s_Flows[i3].Key == key2 then
@@ -7149,46 +7154,51 @@ end
                   flow2 = s_Flows_n - 1
                 end
               end
-              x4.flow = flow2
+              x2.flow = flow2
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
-                Shared_ask(x4, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
+                Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
               end
-              local f = s_Flows[x4.flow]
-              Shared_enter(x4, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
+              local f = s_Flows[x2.flow]
+              Shared_enter(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent)
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 do
-                  local c2 = x4.State_Calendars[0]
-                  local is6 = (x4.short or x4.State_Slot <= x4.State_Now) and x4.State_Plain + x4.Leases.Out(x4.State_Now) < x4.Limits_Tokens
-                  if is6 then
-                    local is5 = x4.State_LastID > 1 and x4.State_AgainUS <= x4.State_Now * 1000
-                    if is5 then
-                      local x5 = x4.State_LastID
-                      local max4 = (x5 - x5 % 1024) / 1024
-                      if x4.State_Closed > max4 then max4 = x4.State_Closed end
-                      local pace2 = 0
-                      pace2 = Limits_pace(x4.Limits_Tokens, x4.Limits_Guess, x4.State_Held, x4.State_Ended)
-                      local x6 = pace2 * 16
-                      local max5 = 10000
-                      local x7 = (x6 - x6 % 1000) / 1000
-                      if x7 > max5 then max5 = x7 end
-                      is5 = x4.State_Now - max4 >= max5
+                  local c2 = x2.State_Calendars[0]
+                  local is4 = (x2.short or x2.State_Slot <= x2.State_Now) and x2.State_Plain + x2.Leases.Out(x2.State_Now) < x2.Limits_Tokens
+                  if is4 then
+                    local idle2 = false
+                    do
+                      local x3 = x2.State_LastID
+                      local max2 = (x3 - x3 % 1024) / 1024
+                      if x2.State_Closed > max2 then max2 = x2.State_Closed end
+                      local since = x2.State_Now - max2
+                      local is4 = since >= 10000 and x2.State_LastID > 1 and x2.State_AgainUS <= x2.State_Now * 1000
+                      if is4 then
+                        local pace = 0
+                        pace = Limits_pace(x2.Limits_Tokens, x2.Limits_Guess, x2.State_Held, x2.State_Ended)
+                        local x4 = pace * 16
+                        local max3 = 10000
+                        local x5 = (x4 - x4 % 1000) / 1000
+                        if x5 > max3 then max3 = x5 end
+                        is4 = since >= max3
+                      end
+                      idle2 = is4
                     end
-                    is6 = is5
+                    is4 = idle2
                   end
-                  if is6 then
+                  if is4 then
                     c2.Units.Clear()
                     c2.Booked, c2.Front, c2.Last = 0, c2.Head + 1, 0
-                    x4.State_Slot = x4.State_Now
+                    x2.State_Slot = x2.State_Now
                   end
                 end
               end
             end
             for i2 = 0, shared_n - 1 do
-              local x4 = shared[i2]
-              local f = s_Flows[x4.flow]
+              local x2 = shared[i2]
+              local f = s_Flows[x2.flow]
               local able = 0
               do
-                local span = x4.Limits_Grain
+                local span = x2.Limits_Grain
                 local able2 = 1099511627776
                 for i3 = 0, l_Windows_n - 1 do
                   local w = l_Windows[i3]
@@ -7204,37 +7214,37 @@ end
                       local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                       local y = w.Rate
                       local min2 = n2
-                      local x5 = (1125899906842624 - 1125899906842624 % y) / y
-                      if x5 < min2 then min2 = x5 end
+                      local x3 = (1125899906842624 - 1125899906842624 % y) / y
+                      if x3 < min2 then min2 = x3 end
                       local units2 = min2 * (w.Rate < w.Size and w.Rate or w.Size)
                       if n2 == 0 or w.Size > w.Rate then
                         units2 = units2 + (0 > s_Lines[i3].Left and 0 or s_Lines[i3].Left)
                       end
-                      local x6 = (units2 - units2 % cost2) / cost2
-                      if x6 < able2 then able2 = x6 end
+                      local x4 = (units2 - units2 % cost2) / cost2
+                      if x4 < able2 then able2 = x4 end
                     end
                   end
                 end
                 able = able2
               end
-              x4.able = able * 1024
+              x2.able = able * 1024
               do
-                local f2 = s_Flows[x4.flow]
+                local f2 = s_Flows[x2.flow]
                 for i3 = 0, shared_n - 1 do
                   local y = shared[i3]
                   local g = s_Flows[y.flow]
-                  local is5 = y.Key ~= x4.Key and y.Limits_Grain <= x4.Limits_Grain
-                  if is5 then
-                    local x5 = g.Units + g.Later
+                  local is4 = y.Key ~= x2.Key and y.Limits_Grain <= x2.Limits_Grain
+                  if is4 then
+                    local x3 = g.Units + g.Later
                     local y2 = 1 > y.part and 1 or y.part
-                    local x6 = f2.Units + f2.Later
-                    local y3 = 1 > x4.part and 1 or x4.part
-                    is5 = (x5 - x5 % y2) / y2 >= (x6 - x6 % y3) / y3
+                    local x4 = f2.Units + f2.Later
+                    local y3 = 1 > x2.part and 1 or x2.part
+                    is4 = (x3 - x3 % y2) / y2 >= (x4 - x4 % y3) / y3
                   end
-                  if is5 then
+                  if is4 then
                     local allows = 0
                     do
-                      local span = x4.Limits_Grain
+                      local span = x2.Limits_Grain
                       local full = false
                       do
                         local c2 = y.State_Calendars[0]
@@ -7244,18 +7254,18 @@ end
                       if not full then
                         allows = 9007199254740991
                       else
-                        local x7 = y.rate * 1024
+                        local x5 = y.rate * 1024
                         local y4 = 1 > y.units and 1 or y.units
                         local waits = 0
                         do
                           local c2 = y.State_Calendars[0]
-                          local max4 = c2.Weight + c2.Before
-                          if y.weight > max4 then max4 = y.weight end
-                          waits = max4
+                          local max2 = c2.Weight + c2.Before
+                          if y.weight > max2 then max2 = y.weight end
+                          waits = max2
                         end
-                        local x8 = y.weight * 1024
-                        local x9 = (x7 - x7 % y4) / y4 * ((x8 - x8 % waits) / waits)
-                        local min2 = (x9 - x9 % 1024) / 1024
+                        local x6 = y.weight * 1024
+                        local x7 = (x5 - x5 % y4) / y4 * ((x6 - x6 % waits) / waits)
+                        local min2 = (x7 - x7 % 1024) / 1024
                         if 1073741824 < min2 then min2 = 1073741824 end
                         local y5 = y.Limits_Grain
                         local min3 = (span - span % y5) / y5
@@ -7263,14 +7273,14 @@ end
                         allows = min2 * min3
                       end
                     end
-                    if allows < x4.able then x4.able = allows end
+                    if allows < x2.able then x2.able = allows end
                   end
                 end
               end
-              Shared_weigh(x4, f)
-              Shared_look(x4, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
-              fits = fits and x4.bound == 0
-              v_soon = v_soon and (x4.bound == 0 or x4.bound == 2)
+              Shared_weigh(x2, f)
+              Shared_look(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent)
+              fits = fits and x2.bound == 0
+              v_soon = v_soon and (x2.bound == 0 or x2.bound == 2)
             end
             if fits and (op_Deadline <= 0 or s_Now <= op_Deadline) then
               do
@@ -7283,38 +7293,38 @@ end
                         local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         local beside = false
                         do
-                          local is6 = cost2 == 0
-                          if not is6 then
+                          local is5 = cost2 == 0
+                          if not is5 then
                             local t2 = s_Slot - line2.Window_Offset
                             local by2 = line2.Window_Interval
                             local t3 = s_Now - line2.Window_Offset
                             local by3 = line2.Window_Interval
-                            local is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                            if is5 then
+                            local is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                            if is4 then
                               local weight2 = 0
                               do
                                 local fraction = 4033
-                                local max4 = 64
-                                local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                if x4 > max4 then max4 = x4 end
-                                local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
-                                weight2 = (x5 - x5 % 4096) / 4096
+                                local max2 = 64
+                                local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x2 > max2 then max2 = x2 end
+                                local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                                weight2 = (x3 - x3 % 4096) / 4096
                               end
-                              is5 = line2.Promised >= weight2
+                              is4 = line2.Promised >= weight2
                             end
-                            is6 = is5
+                            is5 = is4
                           end
-                          beside = is6
+                          beside = is5
                         end
                         if beside then
                           local weight2 = 0
                           do
                             local fraction = 4033
-                            local max4 = 64
-                            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x4 > max4 then max4 = x4 end
-                            local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
-                            weight2 = (x5 - x5 % 4096) / 4096
+                            local max2 = 64
+                            local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x2 > max2 then max2 = x2 end
+                            local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                            weight2 = (x3 - x3 % 4096) / 4096
                           end
                           line2.Promised = line2.Promised - weight2
                         else
@@ -7353,42 +7363,42 @@ end
                       if turns <= 0 then
                         behind2 = slot2
                       else
-                        local pace2 = 0
-                        pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                        local pace3 = pace2
+                        local pace = 0
+                        pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                        local pace2 = pace
                         for i2 = 0, l_Windows_n - 1 do
                           local line2 = s_Lines[i2]
                           do
                             local spanUS = 0
                             do
-                              local x4 = line2.Estimated
+                              local x2 = line2.Estimated
                               local y = 1 > s_Ended and 1 or s_Ended
-                              local cost2 = (x4 - x4 % y) / y
+                              local cost2 = (x2 - x2 % y) / y
                               local spanUS2 = 0
                               do
-                                local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                                 local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                local each2 = (x5 - x5 % y2) / y2
+                                local each2 = (x3 - x3 % y2) / y2
                                 local y3 = each2 + 1
                                 local min2 = cost2
-                                local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                if x6 < min2 then min2 = x6 end
+                                local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                if x4 < min2 then min2 = x4 end
                                 spanUS2 = min2 * each2
                               end
                               local span = spanUS2
-                              local max4 = 64
-                              local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x5 > max4 then max4 = x5 end
-                              local max5 = 64
-                              local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x6 > max5 then max5 = x6 end
-                              local x7 = span % 4096 * max5
-                              spanUS = (span - span % 4096) / 4096 * max4 + (x7 - x7 % 4096) / 4096
+                              local max2 = 64
+                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x3 > max2 then max2 = x3 end
+                              local max3 = 64
+                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x4 > max3 then max3 = x4 end
+                              local x5 = span % 4096 * max3
+                              spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
                             end
                             local span = spanUS
-                            if (span - span % 4) / 4 > pace3 and (turns - turns % 16) / 16 > span then
-                              local x4 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                              if x4 > slot2 then slot2 = x4 end
+                            if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                              local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                              if x2 > slot2 then slot2 = x2 end
                             end
                           end
                         end
@@ -7399,32 +7409,32 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
                       local line2 = s_Lines[i2]
-                      local is5 = false
-                      if is5 then
+                      local is4 = false
+                      if is4 then
                         local i3 = w.Unit
-                        is5 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                        is4 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
                       end
-                      local is6 = is5
-                      if is6 then
+                      local is5 = is4
+                      if is5 then
                         local gain = 0
                         gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, 0, op_Ticket_Slot, s_Slot)
-                        is6 = gain == 0
+                        is5 = gain == 0
                       end
-                      if is6 then
+                      if is5 then
                         local weight2 = 0
                         do
                           local i4 = w.Unit
                           local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                           local fraction = 4033
-                          local max4 = 64
-                          local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                          if x4 > max4 then max4 = x4 end
-                          local x5 = cost2 * max4 + fraction - op_Ticket_Number * 2531 % fraction
-                          weight2 = (x5 - x5 % 4096) / 4096
+                          local max2 = 64
+                          local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x2 > max2 then max2 = x2 end
+                          local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                          weight2 = (x3 - x3 % 4096) / 4096
                         end
                         local min2 = w.Size
-                        local x4 = line2.Promised + weight2
-                        if x4 < min2 then min2 = x4 end
+                        local x2 = line2.Promised + weight2
+                        if x2 < min2 then min2 = x2 end
                         line2.Promised = min2
                       end
                       local weight2 = 0
@@ -7432,11 +7442,11 @@ end
                         local i4 = w.Unit
                         local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                         local fraction = 4033
-                        local max4 = 64
-                        local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                        if x4 > max4 then max4 = x4 end
-                        local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
-                        weight2 = (x5 - x5 % 4096) / 4096
+                        local max2 = 64
+                        local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x2 > max2 then max2 = x2 end
+                        local x3 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                        weight2 = (x3 - x3 % 4096) / 4096
                       end
                       local cost2 = weight2
                       local gain2 = 0
@@ -7449,151 +7459,158 @@ end
                     s_Slot = slot
                   end
                 end
-                if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
-                  local max4 = 0
-                  local x4 = s_Next * 16 - s_Head
-                  if x4 > max4 then max4 = x4 end
-                  local x5 = max4 + 15
-                  local lost = (x5 - x5 % 16) / 16
-                  local is5 = s_LastID > 1 and s_AgainUS <= s_Now * 1000
-                  if is5 then
-                    local max5 = (s_LastID - s_LastID % 1024) / 1024
-                    if s_Closed > max5 then max5 = s_Closed end
-                    local pace2 = 0
-                    pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                    local x6 = pace2 * 16
-                    local max6 = 10000
-                    local x7 = (x6 - x6 % 1000) / 1000
-                    if x7 > max6 then max6 = x7 end
-                    is5 = s_Now - max5 >= max6
-                  end
-                  if is5 then
-                    lost = 1099511627776
-                  end
-                  do
-                    local max7 = 0
-                    local x8 = s_Next * 16 - s_Head
-                    if x8 > max7 then max7 = x8 end
-                    s_Head = s_Head + (lost < max7 and lost or max7)
-                    local due2 = false
+                do
+                  local max2 = 0
+                  local x2 = s_Next * 16 - s_Head
+                  if x2 > max2 then max2 = x2 end
+                  local waiting = max2
+                  if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and waiting > 0 then
+                    local idle2 = false
                     do
-                      local last2 = s_Slot
-                      for i2 = 0, s_Flows_n - 1 do
-                        if s_Flows[i2].End > last2 then last2 = s_Flows[i2].End end
+                      local max3 = (s_LastID - s_LastID % 1024) / 1024
+                      if s_Closed > max3 then max3 = s_Closed end
+                      local since = s_Now - max3
+                      local is4 = since >= 10000 and s_LastID > 1 and s_AgainUS <= s_Now * 1000
+                      if is4 then
+                        local pace = 0
+                        pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                        local x3 = pace * 16
+                        local max4 = 10000
+                        local x4 = (x3 - x3 % 1000) / 1000
+                        if x4 > max4 then max4 = x4 end
+                        is4 = since >= max4
                       end
-                      due2 = last2 <= s_Now
+                      idle2 = is4
                     end
-                    local due3 = due2
-                    for i2 = 0, l_Windows_n - 1 do
-                      local line2 = s_Lines[i2]
+                    if not idle2 then
+                      local x3 = waiting + 15
+                      waiting = (x3 - x3 % 16) / 16
+                    end
+                    do
+                      local max3 = 0
+                      local x3 = s_Next * 16 - s_Head
+                      if x3 > max3 then max3 = x3 end
+                      s_Head = s_Head + (waiting < max3 and waiting or max3)
+                      local due2 = false
                       do
-                        local x9 = line2.Estimated
-                        local y = 1 > s_Ended and 1 or s_Ended
-                        local max8 = 1
-                        local x10 = (x9 - x9 % y) / y
-                        if x10 > max8 then max8 = x10 end
-                        local usual = max8
-                        if due3 then
-                          local x11 = lost + 15
-                          local min2 = (x11 - x11 % 16) / 16
-                          local x12 = (1125899906842624 - 1125899906842624 % usual) / usual
-                          if x12 < min2 then min2 = x12 end
-                          local min3 = line2.Left
-                          local x13 = line2.Promised + min2 * usual
-                          if x13 < min3 then min3 = x13 end
-                          if min3 > line2.Promised then line2.Promised = min3 end
+                        local last2 = s_Slot
+                        for i2 = 0, s_Flows_n - 1 do
+                          if s_Flows[i2].End > last2 then last2 = s_Flows[i2].End end
+                        end
+                        due2 = last2 <= s_Now
+                      end
+                      local due3 = due2
+                      for i2 = 0, l_Windows_n - 1 do
+                        local line2 = s_Lines[i2]
+                        do
+                          local x4 = line2.Estimated
+                          local y = 1 > s_Ended and 1 or s_Ended
+                          local max4 = 1
+                          local x5 = (x4 - x4 % y) / y
+                          if x5 > max4 then max4 = x5 end
+                          local usual = max4
+                          if due3 then
+                            local x6 = waiting + 15
+                            local min2 = (x6 - x6 % 16) / 16
+                            local x7 = (1125899906842624 - 1125899906842624 % usual) / usual
+                            if x7 < min2 then min2 = x7 end
+                            local min3 = line2.Left
+                            local x8 = line2.Promised + min2 * usual
+                            if x8 < min3 then min3 = x8 end
+                            if min3 > line2.Promised then line2.Promised = min3 end
+                          end
                         end
                       end
                     end
+                  elseif v_number > 0 then
+                    local max3 = 128
+                    local x3 = 512 + v_number * 16 - s_Head
+                    if x3 > max3 then max3 = x3 end
+                    s_Head = s_Head + (max3 - max3 % 32) / 32
                   end
-                elseif v_number > 0 then
-                  local max4 = 128
-                  local x4 = 512 + v_number * 16 - s_Head
-                  if x4 > max4 then max4 = x4 end
-                  s_Head = s_Head + (max4 - max4 % 32) / 32
                 end
               end
               for i2 = 0, shared_n - 1 do
-                local x4 = shared[i2]
+                local x2 = shared[i2]
                 do
-                  local f = s_Flows[x4.flow]
-                  local c2 = x4.State_Calendars[0]
-                  if x4.spare or op_Ticket_Again == 2 then
-                    for i3 = 0, x4.Limits_Windows_n - 1 do
-                      local line2 = x4.State_Lines[i3]
+                  local f = s_Flows[x2.flow]
+                  local c2 = x2.State_Calendars[0]
+                  if x2.spare or op_Ticket_Again == 2 then
+                    for i3 = 0, x2.Limits_Windows_n - 1 do
+                      local line2 = x2.State_Lines[i3]
                       local i4 = line2.Window_Unit
                       line2.Taken = line2.Taken + (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
                     end
                   end
                   do
-                    for i3 = 0, x4.State_Lines_n - 1 do
-                      local line2 = x4.State_Lines[i3]
+                    for i3 = 0, x2.State_Lines_n - 1 do
+                      local line2 = x2.State_Lines[i3]
                       local i4 = line2.Window_Unit
                       line2.Left = line2.Left - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
                     end
                     do
-                      local i3 = x4.Limits_Windows[0].Unit
+                      local i3 = x2.Limits_Windows[0].Unit
                       local n2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      for i4 = 0, x4.State_Pins_n - 1 do
-                        local min2 = x4.State_Pins[i4].Level_Ran + n2
+                      for i4 = 0, x2.State_Pins_n - 1 do
+                        local min2 = x2.State_Pins[i4].Level_Ran + n2
                         if 549755813888 < min2 then min2 = 549755813888 end
-                        x4.State_Pins[i4].Level_Ran = 0 > min2 and 0 or min2
+                        x2.State_Pins[i4].Level_Ran = 0 > min2 and 0 or min2
                       end
                     end
                     if op_Kind == 0 then
-                      x4.State_Plain = x4.State_Plain + 1
+                      x2.State_Plain = x2.State_Plain + 1
                     end
                   end
                   local step = 0
                   do
                     local waits = 0
                     do
-                      local c3 = x4.State_Calendars[0]
-                      local max4 = c3.Weight + c3.Before
-                      if x4.weight > max4 then max4 = x4.weight end
-                      waits = max4
+                      local c3 = x2.State_Calendars[0]
+                      local max2 = c3.Weight + c3.Before
+                      if x2.weight > max2 then max2 = x2.weight end
+                      waits = max2
                     end
-                    local units2 = x4.units * waits
-                    local y = x4.weight
+                    local units2 = x2.units * waits
+                    local y = x2.weight
                     local whole = (units2 - units2 % y) / y
-                    local x5 = (units2 - whole * x4.weight) * 524288
-                    local y2 = x4.weight
-                    local x6 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x5 - x5 % y2) / y2
-                    local y3 = x4.rate
-                    local step2 = (x6 - x6 % y3) / y3
-                    local part = x4.part
-                    local x7 = part + x4.Limits_Scale - 1
-                    local y4 = x4.Limits_Scale
-                    local min2 = (x7 - x7 % y4) / y4
+                    local x3 = (units2 - whole * x2.weight) * 524288
+                    local y2 = x2.weight
+                    local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
+                    local y3 = x2.rate
+                    local step2 = (x4 - x4 % y3) / y3
+                    local part = x2.part
+                    local x5 = part + x2.Limits_Scale - 1
+                    local y4 = x2.Limits_Scale
+                    local min2 = (x5 - x5 % y4) / y4
                     if 17179869184 < min2 then min2 = 17179869184 end
-                    local y5 = 1 > x4.part and 1 or x4.part
+                    local y5 = 1 > x2.part and 1 or x2.part
                     local min3 = (part - part % y5) / y5
                     if 16777215 < min3 then min3 = 16777215 end
-                    local max4 = min2 < 16777215 and min2 or 16777215
-                    local x8 = min3 * x4.units
-                    if x8 > max4 then max4 = x8 end
-                    local x9 = (max4 < 4294967296 and max4 or 4294967296) * 1024
-                    local y6 = x4.rate
-                    if (x9 - x9 % y6) / y6 > 1 then
+                    local max2 = min2 < 16777215 and min2 or 16777215
+                    local x6 = min3 * x2.units
+                    if x6 > max2 then max2 = x6 end
+                    local x7 = (max2 < 4294967296 and max2 or 4294967296) * 1024
+                    local y6 = x2.rate
+                    if (x7 - x7 % y6) / y6 > 1 then
                       local until2 = 0
-                      until2 = Shared_until(x4, x4.part)
-                      local x10 = until2 * 3
-                      local x11 = (x10 - x10 % 2) / 2
-                      if x11 < step2 then step2 = x11 end
+                      until2 = Shared_until(x2, x2.part)
+                      local x8 = until2 * 3
+                      local x9 = (x8 - x8 % 2) / 2
+                      if x9 < step2 then step2 = x9 end
                     end
                     step = step2
                   end
                   local step2 = step
                   local from2 = (c2.Head - 1) * 524288
                   local later2 = 0
-                  later2 = Shared_later(x4, (c2.Head + 1) * 524288, 2 * step2)
+                  later2 = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step2)
                   local to2 = later2
                   local later3 = 0
-                  later3 = Shared_later(x4, f.Fair > from2 and f.Fair or from2, step2)
+                  later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step2)
                   f.Fair = later3 < to2 and later3 or to2
                   if op_Urgent then
                     local later4 = 0
-                    later4 = Shared_later(x4, f.FairUrgent > from2 and f.FairUrgent or from2, step2)
+                    later4 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step2)
                     f.FairUrgent = later4 < to2 and later4 or to2
                   end
                 end
@@ -7603,44 +7620,44 @@ end
               if v_bound ~= 0 then
                 local when2 = 0
                 do
-                  local max4 = v_at
-                  local x4 = s_Now + 1
-                  if x4 > max4 then max4 = x4 end
-                  local slot = max4
-                  local pace2 = 0
-                  pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                  local pace3 = pace2
+                  local max2 = v_at
+                  local x2 = s_Now + 1
+                  if x2 > max2 then max2 = x2 end
+                  local slot = max2
+                  local pace = 0
+                  pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                  local pace2 = pace
                   local space = 0
                   do
-                    local pace4 = 0
-                    pace4 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                    local pace5 = pace4
+                    local pace3 = 0
+                    pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                    local pace4 = pace3
                     local done
                     for i2 = 0, l_Windows_n - 1 do
                       local w = l_Windows[i2]
                       local line2 = s_Lines[i2]
-                      local max5 = w.Rate < w.Size and w.Rate or w.Size
-                      if line2.Promised > max5 then max5 = line2.Promised end
-                      if line2.Left > max5 then max5 = line2.Left end
+                      local max3 = w.Rate < w.Size and w.Rate or w.Size
+                      if line2.Promised > max3 then max3 = line2.Promised end
+                      if line2.Left > max3 then max3 = line2.Left end
                       local weight2 = 0
                       do
-                        local x5 = line2.Estimated
+                        local x3 = line2.Estimated
                         local y = 1 > s_Ended and 1 or s_Ended
-                        local cost2 = (x5 - x5 % y) / y
+                        local cost2 = (x3 - x3 % y) / y
                         local fraction = 4033
-                        local max6 = 64
-                        local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                        if x6 > max6 then max6 = x6 end
-                        local x7 = cost2 * max6 + fraction - 0 * 2531 % fraction
-                        weight2 = (x7 - x7 % 4096) / 4096
+                        local max4 = 64
+                        local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x4 > max4 then max4 = x4 end
+                        local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
+                        weight2 = (x5 - x5 % 4096) / 4096
                       end
                       local y = 1 > weight2 and 1 or weight2
-                      local max6 = 1
-                      local x5 = (max5 - max5 % y) / y
-                      if x5 > max6 then max6 = x5 end
-                      local x6 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                      if pace5 <= (x6 - x6 % max6) / max6 then
-                        space = 2 * pace5
+                      local max4 = 1
+                      local x3 = (max3 - max3 % y) / y
+                      if x3 > max4 then max4 = x3 end
+                      local x4 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                      if pace4 <= (x4 - x4 % max4) / max4 then
+                        space = 2 * pace4
                         done = true
                         break
                       end
@@ -7649,16 +7666,16 @@ end
                       space = 0
                     end
                   end
-                  local pace4 = 0
-                  pace4 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                  local pace3 = 0
+                  pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                   local min2 = l_Tokens > 5 and l_Tokens or 5
                   if 10 < min2 then min2 = 10 end
-                  local x5 = pace4 * min2
-                  local max5 = v_again
-                  if space > max5 then max5 = space end
-                  local x6 = (x5 - x5 % 20) / 20
-                  if x6 > max5 then max5 = x6 end
-                  v_again = max5
+                  local x3 = pace3 * min2
+                  local max3 = v_again
+                  if space > max3 then max3 = space end
+                  local x4 = (x3 - x3 % 20) / 20
+                  if x4 > max3 then max3 = x4 end
+                  v_again = max3
                   if v_bound == 2 and op_Urgent then
                     v_turn = false
                     local u_booked, u_tickets, u_until = 0, 0, 0
@@ -7667,8 +7684,8 @@ end
                         local f = s_Flows[i2]
                         if f.Key == 0 - 0 then
                           local min3 = f.Urgent
-                          local x7 = f.Units + f.Later
-                          if x7 < min3 then min3 = x7 end
+                          local x5 = f.Units + f.Later
+                          if x5 < min3 then min3 = x5 end
                           u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
                         end
                       end
@@ -7676,15 +7693,15 @@ end
                     local each2 = (v_again - v_again % 1000) / 1000 + 1
                     local y = 1 > v_again and 1 or v_again
                     local min3 = 1 + u_tickets
-                    local x7 = (1125899906842624 - 1125899906842624 % y) / y
-                    if x7 < min3 then min3 = x7 end
-                    local x8 = min3 * v_again
-                    local all2 = (x8 - x8 % 1000) / 1000
-                    local max6 = s_Now + v_overdue
-                    if u_until > max6 then max6 = u_until end
+                    local x5 = (1125899906842624 - 1125899906842624 % y) / y
+                    if x5 < min3 then min3 = x5 end
+                    local x6 = min3 * v_again
+                    local all2 = (x6 - x6 % 1000) / 1000
+                    local max4 = s_Now + v_overdue
+                    if u_until > max4 then max4 = u_until end
                     local min4 = s_Now + v_overdue + all2
-                    local x9 = max6 + each2
-                    if x9 < min4 then min4 = x9 end
+                    local x7 = max4 + each2
+                    if x7 < min4 then min4 = x7 end
                     when2 = slot > min4 and slot or min4
                   else
                     if v_bound == 2 and (op_Ticket_Slot > 0 and op_Kind ~= 0 or v_fresh) then
@@ -7692,75 +7709,75 @@ end
                       if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                         number2 = s_Next + 1
                       end
-                      local max6 = 1
-                      local x7 = number2 - (s_Head - s_Head % 16) / 16
-                      if x7 > max6 then max6 = x7 end
-                      local n2 = max6
+                      local max4 = 1
+                      local x5 = number2 - (s_Head - s_Head % 16) / 16
+                      if x5 > max4 then max4 = x5 end
+                      local n2 = max4
                       local root = 0
                       do
-                        local x8 = n2
-                        local x9 = n2 + 1
-                        local y = (x9 - x9 % 2) / 2
-                        while y < x8 do
-                          x8 = y
-                          local x10 = x8 + (n2 - n2 % x8) / x8
-                          y = (x10 - x10 % 2) / 2
+                        local x6 = n2
+                        local x7 = n2 + 1
+                        local y = (x7 - x7 % 2) / 2
+                        while y < x6 do
+                          x6 = y
+                          local x8 = x6 + (n2 - n2 % x6) / x6
+                          y = (x8 - x8 % 2) / 2
                         end
-                        root = x8
+                        root = x6
                       end
-                      local max7 = 0
-                      local x8 = n2 - 2 * root
-                      if x8 > max7 then max7 = x8 end
-                      local min3 = max7
-                      local x9 = (1125899906842624 - 1125899906842624 % pace3) / pace3
-                      if x9 < min3 then min3 = x9 end
-                      local x10 = min3 * pace3
-                      local x11 = s_Now + (x10 - x10 % 1000) / 1000
-                      if x11 > slot then slot = x11 end
-                      local max8 = 0
-                      local x12 = n2 - l_Tokens
-                      if x12 > max8 then max8 = x12 end
-                      local x13 = max8 * 1024
-                      local min4 = (x13 - x13 % l_Tokens) / l_Tokens
+                      local max5 = 0
+                      local x6 = n2 - 2 * root
+                      if x6 > max5 then max5 = x6 end
+                      local min3 = max5
+                      local x7 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                      if x7 < min3 then min3 = x7 end
+                      local x8 = min3 * pace2
+                      local x9 = s_Now + (x8 - x8 % 1000) / 1000
+                      if x9 > slot then slot = x9 end
+                      local max6 = 0
+                      local x10 = n2 - l_Tokens
+                      if x10 > max6 then max6 = x10 end
+                      local x11 = max6 * 1024
+                      local min4 = (x11 - x11 % l_Tokens) / l_Tokens
                       if 2048 < min4 then min4 = 2048 end
-                      local x14 = min4 * v_round
-                      local x15 = s_Now + (x14 - x14 % 1024) / 1024
-                      if x15 > slot then slot = x15 end
+                      local x12 = min4 * v_round
+                      local x13 = s_Now + (x12 - x12 % 1024) / 1024
+                      if x13 > slot then slot = x13 end
                       if op_Kind == 0 and s_LastID > 0 then
-                        local x16 = s_Held + l_Guess
+                        local x14 = s_Held + l_Guess
                         local y = s_Ended + 1
-                        local max9 = 0
-                        local x17 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
-                        if x17 > max9 then max9 = x17 end
-                        local max10 = (x16 - x16 % y) / y
-                        local x18 = (max9 - max9 % 4) / 4
-                        if x18 > max10 then max10 = x18 end
-                        local x19 = s_Now + max10
-                        if x19 > slot then slot = x19 end
+                        local max7 = 0
+                        local x15 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
+                        if x15 > max7 then max7 = x15 end
+                        local max8 = (x14 - x14 % y) / y
+                        local x16 = (max7 - max7 % 4) / 4
+                        if x16 > max8 then max8 = x16 end
+                        local x17 = s_Now + max8
+                        if x17 > slot then slot = x17 end
                       end
                     end
                     if op_Ticket_Slot > s_Now then
                       if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
                     elseif v_turn then
-                      local max6 = s_Now + v_overdue
-                      if s_Closed > max6 then max6 = s_Closed end
-                      local max7 = s_AgainUS
-                      local x7 = max6 * 1000
-                      if x7 > max7 then max7 = x7 end
-                      local again2 = max7
+                      local max4 = s_Now + v_overdue
+                      if s_Closed > max4 then max4 = s_Closed end
+                      local max5 = s_AgainUS
+                      local x5 = max4 * 1000
+                      if x5 > max5 then max5 = x5 end
+                      local again2 = max5
                       if v_bound == 2 then
                         local min3 = again2 + v_again
                         if 9007199254740991 < min3 then min3 = 9007199254740991 end
                         again2 = min3
-                        local x8 = s_Held + l_Guess
+                        local x6 = s_Held + l_Guess
                         local y = s_Ended + 1
-                        v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x8 - x8 % y) / y)
+                        v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x6 - x6 % y) / y)
                       end
                       local opens = 0
                       do
-                        local x8 = again2 - s_Closed * 1000
+                        local x6 = again2 - s_Closed * 1000
                         local y = 1 > v_again and 1 or v_again
-                        local number2 = (x8 - x8 % y) / y
+                        local number2 = (x6 - x6 % y) / y
                         local at2 = s_Closed
                         if s_Closed <= s_Now or number2 >= l_Tokens then
                           opens = (again2 - again2 % 1000) / 1000
@@ -7771,40 +7788,40 @@ end
                             do
                               local i3 = w.Unit
                               local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                              local is5 = cost2 > 0
-                              if is5 then
+                              local is4 = cost2 > 0
+                              if is4 then
                                 local gain = 0
                                 gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
-                                local x9 = 0 > gain and 0 or gain
-                                is5 = (x9 - x9 % cost2) / cost2 <= number2
+                                local x7 = 0 > gain and 0 or gain
+                                is4 = (x7 - x7 % cost2) / cost2 <= number2
                               end
-                              if is5 then
+                              if is4 then
                                 local spanUS = 0
                                 do
                                   local spanUS2 = 0
                                   do
-                                    local x10 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                    local x8 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                                     local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                    local each2 = (x10 - x10 % y2) / y2
+                                    local each2 = (x8 - x8 % y2) / y2
                                     local y3 = each2 + 1
                                     local min3 = cost2
-                                    local x11 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                    if x11 < min3 then min3 = x11 end
+                                    local x9 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                    if x9 < min3 then min3 = x9 end
                                     spanUS2 = min3 * each2
                                   end
                                   local span = spanUS2
-                                  local max8 = 64
-                                  local x10 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x10 > max8 then max8 = x10 end
-                                  local max9 = 64
-                                  local x11 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x11 > max9 then max9 = x11 end
-                                  local x12 = span % 4096 * max9
-                                  spanUS = (span - span % 4096) / 4096 * max8 + (x12 - x12 % 4096) / 4096
+                                  local max6 = 64
+                                  local x8 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x8 > max6 then max6 = x8 end
+                                  local max7 = 64
+                                  local x9 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x9 > max7 then max7 = x9 end
+                                  local x10 = span % 4096 * max7
+                                  spanUS = (span - span % 4096) / 4096 * max6 + (x10 - x10 % 4096) / 4096
                                 end
-                                local x10 = number2 * spanUS
-                                local x11 = s_Closed + (x10 - x10 % 1000) / 1000
-                                if x11 > at2 then at2 = x11 end
+                                local x8 = number2 * spanUS
+                                local x9 = s_Closed + (x8 - x8 % 1000) / 1000
+                                if x9 > at2 then at2 = x9 end
                               end
                             end
                           end
@@ -7824,42 +7841,42 @@ end
                 local place2 = -1
                 local last2 = 0
                 for i2 = 0, shared_n - 1 do
-                  local x4 = shared[i2]
-                  local c2 = x4.State_Calendars[0]
-                  local grain = x4.Limits_Grain
+                  local x2 = shared[i2]
+                  local c2 = x2.State_Calendars[0]
+                  local grain = x2.Limits_Grain
                   local place3 = c2.Last
                   local in2 = 0
-                  local max4 = 0
-                  local x5 = 8796093022208 - x4.Limits_Zero
-                  if x5 > max4 then max4 = x5 end
-                  local y = x4.Limits_Grain
+                  local max2 = 0
+                  local x3 = 8796093022208 - x2.Limits_Zero
+                  if x3 > max2 then max2 = x3 end
+                  local y = x2.Limits_Grain
                   local min2 = (place3 - place3 % 524288) / 524288
-                  local x6 = (max4 - max4 % y) / y
-                  if x6 < min2 then min2 = x6 end
-                  local x7 = place3 % 524288
-                  local x8 = (x7 - x7 % 512) / 512 * x4.rate
-                  in2 = Shared_in(x4, min2, x4.rate + (x8 - x8 % 1024) / 1024)
-                  local at2 = x4.State_Closed > in2 and x4.State_Closed or in2
-                  if x4.short then
-                    local x9 = c2.Booked * 1024
-                    local y2 = x4.rate
-                    local min3 = (x9 - x9 % y2) / y2
-                    local x10 = (1125899906842624 - 1125899906842624 % grain) / grain
-                    if x10 < min3 then min3 = x10 end
-                    local x11 = min3 * grain
-                    local x12 = x4.State_Now + (x11 - x11 % 1024) / 1024
-                    if x12 > at2 then at2 = x12 end
+                  local x4 = (max2 - max2 % y) / y
+                  if x4 < min2 then min2 = x4 end
+                  local x5 = place3 % 524288
+                  local x6 = (x5 - x5 % 512) / 512 * x2.rate
+                  in2 = Shared_in(x2, min2, x2.rate + (x6 - x6 % 1024) / 1024)
+                  local at2 = x2.State_Closed > in2 and x2.State_Closed or in2
+                  if x2.short then
+                    local x7 = c2.Booked * 1024
+                    local y2 = x2.rate
+                    local min3 = (x7 - x7 % y2) / y2
+                    local x8 = (1125899906842624 - 1125899906842624 % grain) / grain
+                    if x8 < min3 then min3 = x8 end
+                    local x9 = min3 * grain
+                    local x10 = x2.State_Now + (x9 - x9 % 1024) / 1024
+                    if x10 > at2 then at2 = x10 end
                   end
-                  for k2 = 0, x4.Limits_Windows_n - 1 do
-                    local w = x4.Limits_Windows[k2]
+                  for k2 = 0, x2.Limits_Windows_n - 1 do
+                    local w = x2.Limits_Windows[k2]
                     local room2 = 0
                     local expects = 0
-                    expects = Shared_expects(x4, c2.Booked, k2)
+                    expects = Shared_expects(x2, c2.Booked, k2)
                     local i3 = w.Unit
-                    room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x4.State_Closed, x4.State_Lines[k2].Left - expects, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, x4.State_Now)
+                    room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, x2.State_Lines[k2].Left - expects, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, x2.State_Now)
                     if room2 > at2 then at2 = room2 end
                   end
-                  if at2 > (last2 > x4.State_Now and last2 or x4.State_Now) then
+                  if at2 > (last2 > x2.State_Now and last2 or x2.State_Now) then
                     place2, last2 = i2, at2
                   end
                 end
@@ -7877,101 +7894,101 @@ end
                   before3 = slot
                   rounds = rounds + 1
                   for i2 = 0, shared_n - 1 do
-                    local x4 = shared[i2]
-                    local f = s_Flows[x4.flow]
+                    local x2 = shared[i2]
+                    local f = s_Flows[x2.flow]
                     local place2 = 0
-                    place2 = Shared_place(x4, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot, a_Limit > 0 and a_Limit ~= i2 + 1)
+                    place2 = Shared_place(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, slot, a_Limit > 0 and a_Limit ~= i2 + 1)
                     local at2 = place2
-                    local is6 = at2 > slot
-                    if is6 then
-                      local is5 = a_Limit == 0
-                      if not is5 then
-                        local c2 = x4.State_Calendars[0]
-                        local max4 = 0
-                        local x5 = slot - x4.Limits_Zero
-                        if x5 > max4 then max4 = x5 end
-                        local y = x4.Limits_Grain
-                        local n2 = (max4 - max4 % y) / y
-                        is5 = n2 >= c2.Head and n2 < c2.Head + 1024
+                    local is5 = at2 > slot
+                    if is5 then
+                      local is4 = a_Limit == 0
+                      if not is4 then
+                        local c2 = x2.State_Calendars[0]
+                        local max2 = 0
+                        local x3 = slot - x2.Limits_Zero
+                        if x3 > max2 then max2 = x3 end
+                        local y = x2.Limits_Grain
+                        local n2 = (max2 - max2 % y) / y
+                        is4 = n2 >= c2.Head and n2 < c2.Head + 1024
                       end
-                      is6 = is5
+                      is5 = is4
                     end
-                    local held = is6
-                    if held or a_Bound == 0 and not (x4.bound == 0) then
-                      a_Limit, a_Bound = i2 + 1, x4.bound
-                      if x4.bound == 0 then
+                    local held = is5
+                    if held or a_Bound == 0 and not (x2.bound == 0) then
+                      a_Limit, a_Bound = i2 + 1, x2.bound
+                      if x2.bound == 0 then
                         a_Bound = 3
-                      elseif x4.bound == 1 then
+                      elseif x2.bound == 1 then
                         v_line = i2
                       end
                     end
                     slot = at2
-                    local is7 = i2 == v_line
-                    if is7 then
+                    local is6 = i2 == v_line
+                    if is6 then
                       local lined = false
                       do
                         repeat
                           local w2 = l_Windows[l_Shortest]
-                          local is7 = a_Limit == 0 and f.End <= s_Now
-                          if not is7 then
+                          local is6 = a_Limit == 0 and f.End <= s_Now
+                          if not is6 then
                             local i3 = w2.Unit
-                            is7 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
+                            is6 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
                           end
-                          if is7 or slot == op_Ticket_Slot then
+                          if is6 or slot == op_Ticket_Slot then
                             lined = false
                           else
-                            local max5 = 0
-                            local x6 = slot - x4.Limits_Zero
-                            if x6 > max5 then max5 = x6 end
-                            local y2 = x4.Limits_Grain
-                            local here = (max5 - max5 % y2) / y2 <= x4.State_Calendars[0].Head
+                            local max3 = 0
+                            local x4 = slot - x2.Limits_Zero
+                            if x4 > max3 then max3 = x4 end
+                            local y2 = x2.Limits_Grain
+                            local here = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
                             local t2 = slot - w2.Offset
                             local by2 = w2.Interval
                             local t3 = s_Now - w2.Offset
                             local by3 = w2.Interval
                             local within2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                            if x4.token or v_soon and here or x4.apart or op_Ticket_Again == 2 then
+                            if x2.token or v_soon and here or x2.apart or op_Ticket_Again == 2 then
                               lined = false
                             else
                               if op_Ticket_Slot > 0 and op_Kind ~= 0 then
-                                local is8 = x4.bound == 1
-                                if is8 then
+                                local is7 = x2.bound == 1
+                                if is7 then
                                   local drains = 0
                                   do
-                                    local part = x4.part
+                                    local part = x2.part
                                     local w3 = l_Windows[l_Shortest]
                                     local i4 = w3.Unit
                                     local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                    local x7 = f.Units + f.Later
+                                    local x5 = f.Units + f.Later
                                     local y3 = 1 > part and 1 or part
                                     local y4 = cost2 + 1
-                                    local min2 = (x7 - x7 % y3) / y3
-                                    local x8 = (1125899906842624 - 1125899906842624 % y4) / y4
-                                    if x8 < min2 then min2 = x8 end
+                                    local min2 = (x5 - x5 % y3) / y3
+                                    local x6 = (1125899906842624 - 1125899906842624 % y4) / y4
+                                    if x6 < min2 then min2 = x6 end
                                     local units2 = min2 * cost2
                                     local y5 = w3.Rate < w3.Size and w3.Rate or w3.Size
                                     local y6 = w3.Interval
-                                    local x9 = (1125899906842624 - 1125899906842624 % y6) / y6
+                                    local x7 = (1125899906842624 - 1125899906842624 % y6) / y6
                                     local min3 = (units2 - units2 % y5) / y5 + 1
-                                    local x10 = (x9 - x9 % 2) / 2
-                                    if x10 < min3 then min3 = x10 end
+                                    local x8 = (x7 - x7 % 2) / 2
+                                    if x8 < min3 then min3 = x8 end
                                     drains = min3 * w3.Interval
                                   end
-                                  is8 = 3 * drains <= 2 * (f.End - s_Now)
+                                  is7 = 3 * drains <= 2 * (f.End - s_Now)
                                 end
-                                local closed = is8
-                                if x4.bound == 0 and here or v_bound <= 2 and (x4.bound == 0 or x4.again and x4.lost or closed or within2) then
+                                local closed = is7
+                                if x2.bound == 0 and here or v_bound <= 2 and (x2.bound == 0 or x2.again and x2.lost or closed or within2) then
                                   lined = false
                                   break
                                 end
-                              elseif v_spare and v_bound == 0 and within2 or x4.bound == 0 and here and (x4.spare or x4.State_LastID == 0) then
+                              elseif v_spare and v_bound == 0 and within2 or x2.bound == 0 and here and (x2.spare or x2.State_LastID == 0) then
                                 lined = false
                                 break
                               end
-                              local is9 = op_Urgent
-                              if is9 then
-                                local is8 = f.Urgent < f.Units + f.Later
-                                if not is8 then
+                              local is8 = op_Urgent
+                              if is8 then
+                                local is7 = f.Urgent < f.Units + f.Later
+                                if not is7 then
                                   local slower = false
                                   do
                                     local done
@@ -7980,24 +7997,24 @@ end
                                       do
                                         local i5 = w3.Unit
                                         local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                        local is8 = cost2 > 0
-                                        if is8 then
+                                        local is7 = cost2 > 0
+                                        if is7 then
                                           local t4 = slot - w3.Offset
                                           local by4 = w3.Interval
-                                          local t5 = x4.State_Now
+                                          local t5 = x2.State_Now
                                           local t6 = t5 - w3.Offset
                                           local by5 = w3.Interval
-                                          is8 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                                          is7 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
                                         end
-                                        if is8 then
-                                          local x7 = w3.Rate < w3.Size and w3.Rate or w3.Size
-                                          local min2 = (x7 - x7 % cost2) / cost2
+                                        if is7 then
+                                          local x5 = w3.Rate < w3.Size and w3.Rate or w3.Size
+                                          local min2 = (x5 - x5 % cost2) / cost2
                                           if 16777215 < min2 then min2 = 16777215 end
-                                          local x8 = min2 * x4.units
-                                          local y3 = x4.rate
-                                          local x9 = w3.Interval
-                                          local y4 = x4.Limits_Grain
-                                          if (x8 - x8 % y3) / y3 < (x9 - x9 % y4) / y4 then
+                                          local x6 = min2 * x2.units
+                                          local y3 = x2.rate
+                                          local x7 = w3.Interval
+                                          local y4 = x2.Limits_Grain
+                                          if (x6 - x6 % y3) / y3 < (x7 - x7 % y4) / y4 then
                                             slower = true
                                             done = true
                                             break
@@ -8009,11 +8026,11 @@ end
                                       slower = false
                                     end
                                   end
-                                  is8 = not slower
+                                  is7 = not slower
                                 end
-                                is9 = is8
+                                is8 = is7
                               end
-                              if is9 then
+                              if is8 then
                                 lined = false
                               else
                                 local refreshes = false
@@ -8024,15 +8041,15 @@ end
                                   for i4 = 0, l_Windows_n - 1 do
                                     local w3 = l_Windows[i4]
                                     local more2 = s_Lines[i4].Left - left
-                                    local is10 = w3.Interval > shortest.Interval
-                                    if is10 then
+                                    local is9 = w3.Interval > shortest.Interval
+                                    if is9 then
                                       local t4 = v_at - w3.Offset
                                       local by4 = w3.Interval
                                       local t5 = s_Now - w3.Offset
                                       local by5 = w3.Interval
-                                      is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                      is9 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                                     end
-                                    if is10 then
+                                    if is9 then
                                       local t6 = s_Now - w3.Offset
                                       local by6 = w3.Interval
                                       local n3 = (t6 - t6 % by6) / by6 + 1
@@ -8042,12 +8059,12 @@ end
                                       local t9 = s_Now - shortest.Offset
                                       local by8 = shortest.Interval
                                       local n4 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                                      local is11 = more2 < 0
-                                      if not is11 then
+                                      local is10 = more2 < 0
+                                      if not is10 then
                                         local y3 = shortest.Rate
-                                        is11 = (more2 - more2 % y3) / y3 < n4
+                                        is10 = (more2 - more2 % y3) / y3 < n4
                                       end
-                                      if is11 or w3.Unit ~= shortest.Unit then
+                                      if is10 or w3.Unit ~= shortest.Unit then
                                         refreshes = true
                                         done = true
                                         break
@@ -8064,18 +8081,18 @@ end
                           end
                         until true
                       end
-                      is7 = lined
+                      is6 = lined
                     end
-                    if is7 then
+                    if is6 then
                       local inLine = 0
                       do
                         local t2 = slot
                         local w2 = l_Windows[l_Shortest]
                         local end2 = f.End
                         if op_Ticket_Slot > 0 and op_Kind ~= 0 then
-                          local n3 = x4.State_Calendars[0].Head + 1024 - 1
-                          local x6 = n3 * x4.Limits_Grain + x4.Limits_Zero
-                          if x6 < end2 then end2 = x6 end
+                          local n3 = x2.State_Calendars[0].Head + 1024 - 1
+                          local x4 = n3 * x2.Limits_Grain + x2.Limits_Zero
+                          if x4 < end2 then end2 = x4 end
                         end
                         if end2 > t2 then t2 = end2 end
                         local room2 = 0
@@ -8087,8 +8104,8 @@ end
                           if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w3.Size > w3.Rate then
                             local i3 = w3.Unit
                             local min2 = w3.Size
-                            local x6 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
-                            if x6 < min2 then min2 = x6 end
+                            local x4 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                            if x4 < min2 then min2 = x4 end
                             left = min2
                           end
                           local gain = 0
@@ -8102,32 +8119,32 @@ end
                         inLine = room2
                       end
                       at2, slot = slot, inLine
-                      local is8 = joins and slot - s_Now > 2 * (at2 - s_Now)
-                      if is8 then
+                      local is7 = joins and slot - s_Now > 2 * (at2 - s_Now)
+                      if is7 then
                         local drains = 0
                         do
-                          local part = x4.part
+                          local part = x2.part
                           local w2 = l_Windows[l_Shortest]
                           local i3 = w2.Unit
                           local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local x6 = f.Units + f.Later
+                          local x4 = f.Units + f.Later
                           local y2 = 1 > part and 1 or part
                           local y3 = cost2 + 1
-                          local min2 = (x6 - x6 % y2) / y2
-                          local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                          if x7 < min2 then min2 = x7 end
+                          local min2 = (x4 - x4 % y2) / y2
+                          local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                          if x5 < min2 then min2 = x5 end
                           local units2 = min2 * cost2
                           local y4 = w2.Rate < w2.Size and w2.Rate or w2.Size
                           local y5 = w2.Interval
-                          local x8 = (1125899906842624 - 1125899906842624 % y5) / y5
+                          local x6 = (1125899906842624 - 1125899906842624 % y5) / y5
                           local min3 = (units2 - units2 % y4) / y4 + 1
-                          local x9 = (x8 - x8 % 2) / 2
-                          if x9 < min3 then min3 = x9 end
+                          local x7 = (x6 - x6 % 2) / 2
+                          if x7 < min3 then min3 = x7 end
                           drains = min3 * w2.Interval
                         end
-                        is8 = 2 * drains > slot - s_Now
+                        is7 = 2 * drains > slot - s_Now
                       end
-                      if is8 then
+                      if is7 then
                         if v_slot > slot then slot = v_slot end
                         a_Limit, a_Bound, v_slot = 0, 3, slot
                       end
@@ -8135,15 +8152,15 @@ end
                     if 4503599627370495 < slot then slot = 4503599627370495 end
                   end
                 end
-                local is5 = joins and v_bound ~= 0 and a_Bound > 2
-                if is5 then
+                local is4 = joins and v_bound ~= 0 and a_Bound > 2
+                if is4 then
                   local t2 = slot - w.Offset
                   local by2 = w.Interval
                   local t3 = own2 - w.Offset
                   local by3 = w.Interval
-                  is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                  is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                 end
-                if is5 then
+                if is4 then
                   a_Limit, a_Bound = 0, v_bound
                 end
                 suit = slot
@@ -8160,15 +8177,15 @@ end
                     local n2 = c2.Head
                     out2 = out2 + c2.Units.At(n2 - c2.Head)
                   end
-                  local is5 = a_Delay <= 60000 or s_Ended >= 4 or s_Closed > s_Now or out2 == 0
-                  if not is5 then
-                    local max4 = op_Cost_0
-                    if op_Cost_1 > max4 then max4 = op_Cost_1 end
-                    if op_Cost_2 > max4 then max4 = op_Cost_2 end
-                    if op_Cost_3 > max4 then max4 = op_Cost_3 end
-                    is5 = max4 < 2 and a_Bound ~= 2
+                  local is4 = a_Delay <= 60000 or s_Ended >= 4 or s_Closed > s_Now or out2 == 0
+                  if not is4 then
+                    local max2 = op_Cost_0
+                    if op_Cost_1 > max2 then max2 = op_Cost_1 end
+                    if op_Cost_2 > max2 then max2 = op_Cost_2 end
+                    if op_Cost_3 > max2 then max2 = op_Cost_3 end
+                    is4 = max2 < 2 and a_Bound ~= 2
                   end
-                  if is5 then
+                  if is4 then
                     unmeasured = 9007199254740991
                   else
                     local since = (s_LastID - s_LastID % 1024) / 1024
@@ -8177,12 +8194,12 @@ end
                     elseif s_Ended == 0 then
                       since = 2 * s_Last - s_Now
                     end
-                    local x4 = s_Held + l_Guess
+                    local x2 = s_Held + l_Guess
                     local y = s_Ended + 1
-                    local max5 = (x4 - x4 % y) / y
-                    local x5 = s_Now - since
-                    if x5 > max5 then max5 = x5 end
-                    unmeasured = max5 + 1
+                    local max3 = (x2 - x2 % y) / y
+                    local x3 = s_Now - since
+                    if x3 > max3 then max3 = x3 end
+                    unmeasured = max3 + 1
                   end
                 end
                 local wait = unmeasured
@@ -8213,26 +8230,26 @@ end
                       if line2.Promised < cost2 then
                         local uses = 0
                         do
-                          local pace2 = 0
-                          pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                          local pace3 = pace2
-                          local x4 = line2.Estimated
+                          local pace = 0
+                          pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                          local pace2 = pace
+                          local x2 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
-                          local max4 = 1
-                          local x5 = (x4 - x4 % y) / y
-                          if x5 > max4 then max4 = x5 end
-                          local x6 = 0 > line2.Left and 0 or line2.Left
-                          local min2 = (x6 - x6 % max4) / max4
-                          local x7 = (1125899906842624 - 1125899906842624 % pace3) / pace3
-                          if x7 < min2 then min2 = x7 end
-                          local x8 = min2 * pace3
-                          local pace4 = 0
-                          pace4 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                          local x9 = pace4 * 16
-                          local max5 = 10000
-                          local x10 = (x9 - x9 % 1000) / 1000
-                          if x10 > max5 then max5 = x10 end
-                          uses = (x8 - x8 % 1000) / 1000 + max5
+                          local max2 = 1
+                          local x3 = (x2 - x2 % y) / y
+                          if x3 > max2 then max2 = x3 end
+                          local x4 = 0 > line2.Left and 0 or line2.Left
+                          local min2 = (x4 - x4 % max2) / max2
+                          local x5 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                          if x5 < min2 then min2 = x5 end
+                          local x6 = min2 * pace2
+                          local pace3 = 0
+                          pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                          local x7 = pace3 * 16
+                          local max3 = 10000
+                          local x8 = (x7 - x7 % 1000) / 1000
+                          if x8 > max3 then max3 = x8 end
+                          uses = (x6 - x6 % 1000) / 1000 + max3
                         end
                         if uses < wait2 then wait2 = uses end
                       end
@@ -8244,52 +8261,52 @@ end
                 end
                 local lapse2 = lapse
                 if a_Limit > 0 then
-                  local x4 = shared[a_Limit - 1]
+                  local x2 = shared[a_Limit - 1]
                   local unmeasured2 = 0
                   do
-                    local out2 = x4.Leases.Out(x4.State_Now)
-                    for i2 = 0, x4.State_Calendars_n - 1 do
-                      local c2 = x4.State_Calendars[i2]
+                    local out2 = x2.Leases.Out(x2.State_Now)
+                    for i2 = 0, x2.State_Calendars_n - 1 do
+                      local c2 = x2.State_Calendars[i2]
                       local n2 = c2.Head
                       out2 = out2 + c2.Units.At(n2 - c2.Head)
                     end
-                    local is5 = a_Delay <= 60000 or x4.State_Ended >= 4 or x4.State_Closed > x4.State_Now or out2 == 0
-                    if not is5 then
-                      local max4 = op_Cost_0
-                      if op_Cost_1 > max4 then max4 = op_Cost_1 end
-                      if op_Cost_2 > max4 then max4 = op_Cost_2 end
-                      if op_Cost_3 > max4 then max4 = op_Cost_3 end
-                      is5 = max4 < 2 and a_Bound ~= 2
+                    local is4 = a_Delay <= 60000 or x2.State_Ended >= 4 or x2.State_Closed > x2.State_Now or out2 == 0
+                    if not is4 then
+                      local max2 = op_Cost_0
+                      if op_Cost_1 > max2 then max2 = op_Cost_1 end
+                      if op_Cost_2 > max2 then max2 = op_Cost_2 end
+                      if op_Cost_3 > max2 then max2 = op_Cost_3 end
+                      is4 = max2 < 2 and a_Bound ~= 2
                     end
-                    if is5 then
+                    if is4 then
                       unmeasured2 = 9007199254740991
                     else
-                      local x5 = x4.State_LastID
-                      local since = (x5 - x5 % 1024) / 1024
-                      if x4.State_Ended == 0 and x4.State_Last == 0 then
-                        since = x4.State_Now
-                      elseif x4.State_Ended == 0 then
-                        since = 2 * x4.State_Last - x4.State_Now
+                      local x3 = x2.State_LastID
+                      local since = (x3 - x3 % 1024) / 1024
+                      if x2.State_Ended == 0 and x2.State_Last == 0 then
+                        since = x2.State_Now
+                      elseif x2.State_Ended == 0 then
+                        since = 2 * x2.State_Last - x2.State_Now
                       end
-                      local x6 = x4.State_Held + x4.Limits_Guess
-                      local y = x4.State_Ended + 1
-                      local max5 = (x6 - x6 % y) / y
-                      local x7 = x4.State_Now - since
-                      if x7 > max5 then max5 = x7 end
-                      unmeasured2 = max5 + 1
+                      local x4 = x2.State_Held + x2.Limits_Guess
+                      local y = x2.State_Ended + 1
+                      local max3 = (x4 - x4 % y) / y
+                      local x5 = x2.State_Now - since
+                      if x5 > max3 then max3 = x5 end
+                      unmeasured2 = max3 + 1
                     end
                   end
                   local lapse3 = 0
                   do
-                    local c2 = x4.State_Calendars[0]
+                    local c2 = x2.State_Calendars[0]
                     local wait2 = 9007199254740991
                     local n2 = c2.Head
                     if c2.Booked > c2.Units.At(n2 - c2.Head) or a_Bound > 3 or a_Delay < 600000 then
                       lapse3 = wait2
                     else
                       local done
-                      for i2 = 0, x4.Limits_Windows_n - 1 do
-                        local line2 = x4.State_Lines[i2]
+                      for i2 = 0, x2.Limits_Windows_n - 1 do
+                        local line2 = x2.State_Lines[i2]
                         local i3 = line2.Window_Unit
                         local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         if line2.Left < cost2 then
@@ -8298,36 +8315,36 @@ end
                           break
                         end
                         local expects = 0
-                        expects = Shared_expects(x4, c2.Booked, i2)
+                        expects = Shared_expects(x2, c2.Booked, i2)
                         if line2.Left - expects < cost2 then
-                          local max4 = 0
-                          local x5 = x4.State_Slot - x4.State_Now
-                          if x5 > max4 then max4 = x5 end
+                          local max2 = 0
+                          local x3 = x2.State_Slot - x2.State_Now
+                          if x3 > max2 then max2 = x3 end
                           local uses = 0
                           do
-                            local pace2 = 0
-                            pace2 = Limits_pace(x4.Limits_Tokens, x4.Limits_Guess, x4.State_Held, x4.State_Ended)
-                            local pace3 = pace2
-                            local x6 = line2.Estimated
-                            local y = 1 > x4.State_Ended and 1 or x4.State_Ended
-                            local max5 = 1
-                            local x7 = (x6 - x6 % y) / y
-                            if x7 > max5 then max5 = x7 end
-                            local x8 = 0 > line2.Left and 0 or line2.Left
-                            local min2 = (x8 - x8 % max5) / max5
-                            local x9 = (1125899906842624 - 1125899906842624 % pace3) / pace3
-                            if x9 < min2 then min2 = x9 end
-                            local x10 = min2 * pace3
-                            local pace4 = 0
-                            pace4 = Limits_pace(x4.Limits_Tokens, x4.Limits_Guess, x4.State_Held, x4.State_Ended)
-                            local x11 = pace4 * 16
-                            local max6 = 10000
-                            local x12 = (x11 - x11 % 1000) / 1000
-                            if x12 > max6 then max6 = x12 end
-                            uses = (x10 - x10 % 1000) / 1000 + max6
+                            local pace = 0
+                            pace = Limits_pace(x2.Limits_Tokens, x2.Limits_Guess, x2.State_Held, x2.State_Ended)
+                            local pace2 = pace
+                            local x4 = line2.Estimated
+                            local y = 1 > x2.State_Ended and 1 or x2.State_Ended
+                            local max3 = 1
+                            local x5 = (x4 - x4 % y) / y
+                            if x5 > max3 then max3 = x5 end
+                            local x6 = 0 > line2.Left and 0 or line2.Left
+                            local min2 = (x6 - x6 % max3) / max3
+                            local x7 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                            if x7 < min2 then min2 = x7 end
+                            local x8 = min2 * pace2
+                            local pace3 = 0
+                            pace3 = Limits_pace(x2.Limits_Tokens, x2.Limits_Guess, x2.State_Held, x2.State_Ended)
+                            local x9 = pace3 * 16
+                            local max4 = 10000
+                            local x10 = (x9 - x9 % 1000) / 1000
+                            if x10 > max4 then max4 = x10 end
+                            uses = (x8 - x8 % 1000) / 1000 + max4
                           end
-                          local x6 = max4 + uses
-                          if x6 < wait2 then wait2 = x6 end
+                          local x4 = max2 + uses
+                          if x4 < wait2 then wait2 = x4 end
                         end
                       end
                       if not done then
@@ -8341,9 +8358,9 @@ end
                 if asks then
                   local min2 = (a_Delay - a_Delay % 4) / 4
                   if 20000 < min2 then min2 = 20000 end
-                  local max4 = wait < lapse2 and wait or lapse2
-                  if min2 > max4 then max4 = min2 end
-                  a_Delay = max4
+                  local max2 = wait < lapse2 and wait or lapse2
+                  if min2 > max2 then max2 = min2 end
+                  a_Delay = max2
                 end
               end
               if op_Deadline > 0 and s_Now + a_Delay > op_Deadline then
@@ -8362,27 +8379,27 @@ end
                               local i3 = w.Unit
                               local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                               local fraction = 4033
-                              local max4 = 64
-                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x4 > max4 then max4 = x4 end
-                              local x5 = cost2 * max4 + fraction - op_Ticket_Number * 2531 % fraction
-                              weight2 = (x5 - x5 % 4096) / 4096
+                              local max2 = 64
+                              local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x2 > max2 then max2 = x2 end
+                              local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                              weight2 = (x3 - x3 % 4096) / 4096
                             end
                             line2.Promised = line2.Promised + (weight2 < w.Size and weight2 or w.Size)
                             local t2 = s_Slot - w.Offset
                             local by2 = w.Interval
                             local last2 = (t2 - t2 % by2) / by2
                             do
-                              local x4 = 0 > line2.Promised and 0 or line2.Promised
+                              local x2 = 0 > line2.Promised and 0 or line2.Promised
                               local y = w.Rate < w.Size and w.Rate or w.Size
-                              local n2 = (x4 - x4 % y) / y
+                              local n2 = (x2 - x2 % y) / y
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max4 = s_Now
-                                  local x5 = s_Closed - 1
-                                  if x5 > max4 then max4 = x5 end
-                                  since = max4
+                                  local max2 = s_Now
+                                  local x3 = s_Closed - 1
+                                  if x3 > max2 then max2 = x3 end
+                                  since = max2
                                 else
                                   since = s_Now
                                 end
@@ -8391,8 +8408,8 @@ end
                               local by3 = w.Interval
                               if n2 < last2 - (t3 - t3 % by3) / by3 then
                                 local n3 = last2 - n2
-                                local x5 = n3 * w.Interval + w.Offset
-                                if x5 > slot2 then slot2 = x5 end
+                                local x3 = n3 * w.Interval + w.Offset
+                                if x3 > slot2 then slot2 = x3 end
                               end
                             end
                           end
@@ -8414,20 +8431,20 @@ end
                             local since = 0
                             do
                               if w.Size > w.Rate then
-                                local max4 = slot2
-                                local x4 = s_Closed - 1
-                                if x4 > max4 then max4 = x4 end
-                                since = max4
+                                local max2 = slot2
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
                               else
                                 since = slot2
                               end
                             end
                             local t3 = since - w.Offset
                             local by3 = w.Interval
-                            local max4 = 0
-                            local x4 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if x4 > max4 then max4 = x4 end
-                            local n2 = max4
+                            local max2 = 0
+                            local x2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                            if x2 > max2 then max2 = x2 end
+                            local n2 = max2
                             local back2 = n2 * (w.Rate < w.Size and w.Rate or w.Size)
                             if n2 == 1 and slot2 == s_Now and line2.Promised > w.Rate then
                               local gain = 0
@@ -8435,8 +8452,8 @@ end
                               back2 = gain - line2.Left
                             end
                             local min2 = w.Size
-                            local x5 = line2.Promised - back2
-                            if x5 < min2 then min2 = x5 end
+                            local x3 = line2.Promised - back2
+                            if x3 < min2 then min2 = x3 end
                             line2.Promised = min2
                           end
                           s_Slot = slot2
@@ -8446,35 +8463,35 @@ end
                         s_Next = s_Next - 1
                         local space = 0
                         do
-                          local pace2 = 0
-                          pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                          local pace3 = pace2
+                          local pace = 0
+                          pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                          local pace2 = pace
                           local done
                           for i2 = 0, l_Windows_n - 1 do
                             local w = l_Windows[i2]
                             local line2 = s_Lines[i2]
-                            local max4 = w.Rate < w.Size and w.Rate or w.Size
-                            if line2.Promised > max4 then max4 = line2.Promised end
-                            if line2.Left > max4 then max4 = line2.Left end
+                            local max2 = w.Rate < w.Size and w.Rate or w.Size
+                            if line2.Promised > max2 then max2 = line2.Promised end
+                            if line2.Left > max2 then max2 = line2.Left end
                             local weight2 = 0
                             do
-                              local x4 = line2.Estimated
+                              local x2 = line2.Estimated
                               local y = 1 > s_Ended and 1 or s_Ended
-                              local cost2 = (x4 - x4 % y) / y
+                              local cost2 = (x2 - x2 % y) / y
                               local fraction = 4033
-                              local max5 = 64
-                              local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x5 > max5 then max5 = x5 end
-                              local x6 = cost2 * max5 + fraction - 0 * 2531 % fraction
-                              weight2 = (x6 - x6 % 4096) / 4096
+                              local max3 = 64
+                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x3 > max3 then max3 = x3 end
+                              local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                              weight2 = (x4 - x4 % 4096) / 4096
                             end
                             local y = 1 > weight2 and 1 or weight2
-                            local max5 = 1
-                            local x4 = (max4 - max4 % y) / y
-                            if x4 > max5 then max5 = x4 end
-                            local x5 = (w.Interval < 10000 and w.Interval or 10000) * 500
-                            if pace3 <= (x5 - x5 % max5) / max5 then
-                              space = 2 * pace3
+                            local max3 = 1
+                            local x2 = (max2 - max2 % y) / y
+                            if x2 > max3 then max3 = x2 end
+                            local x3 = (w.Interval < 10000 and w.Interval or 10000) * 500
+                            if pace2 <= (x3 - x3 % max3) / max3 then
+                              space = 2 * pace2
                               done = true
                               break
                             end
@@ -8483,10 +8500,10 @@ end
                             space = 0
                           end
                         end
-                        local max4 = s_Now
-                        local x4 = s_Slot - (space - space % 1000) / 1000
-                        if x4 > max4 then max4 = x4 end
-                        local at2 = max4
+                        local max2 = s_Now
+                        local x2 = s_Slot - (space - space % 1000) / 1000
+                        if x2 > max2 then max2 = x2 end
+                        local at2 = max2
                         for i2 = 0, l_Windows_n - 1 do
                           do
                             local w = l_Windows[i2]
@@ -8539,42 +8556,42 @@ end
                               if turns <= 0 then
                                 behind2 = slot3
                               else
-                                local pace2 = 0
-                                pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                                local pace3 = pace2
+                                local pace = 0
+                                pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                                local pace2 = pace
                                 for i2 = 0, l_Windows_n - 1 do
                                   local line2 = s_Lines[i2]
                                   do
                                     local spanUS = 0
                                     do
-                                      local x4 = line2.Estimated
+                                      local x2 = line2.Estimated
                                       local y = 1 > s_Ended and 1 or s_Ended
-                                      local cost2 = (x4 - x4 % y) / y
+                                      local cost2 = (x2 - x2 % y) / y
                                       local spanUS2 = 0
                                       do
-                                        local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                        local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                                         local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                        local each2 = (x5 - x5 % y2) / y2
+                                        local each2 = (x3 - x3 % y2) / y2
                                         local y3 = each2 + 1
                                         local min2 = cost2
-                                        local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                        if x6 < min2 then min2 = x6 end
+                                        local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                        if x4 < min2 then min2 = x4 end
                                         spanUS2 = min2 * each2
                                       end
                                       local span = spanUS2
-                                      local max4 = 64
-                                      local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                      if x5 > max4 then max4 = x5 end
-                                      local max5 = 64
-                                      local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                      if x6 > max5 then max5 = x6 end
-                                      local x7 = span % 4096 * max5
-                                      spanUS = (span - span % 4096) / 4096 * max4 + (x7 - x7 % 4096) / 4096
+                                      local max2 = 64
+                                      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x3 > max2 then max2 = x3 end
+                                      local max3 = 64
+                                      local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x4 > max3 then max3 = x4 end
+                                      local x5 = span % 4096 * max3
+                                      spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
                                     end
                                     local span = spanUS
-                                    if (span - span % 4) / 4 > pace3 and (turns - turns % 16) / 16 > span then
-                                      local x4 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                                      if x4 > slot3 then slot3 = x4 end
+                                    if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                                      local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                                      if x2 > slot3 then slot3 = x2 end
                                     end
                                   end
                                 end
@@ -8585,32 +8602,32 @@ end
                             for i2 = 0, l_Windows_n - 1 do
                               local w = l_Windows[i2]
                               local line2 = s_Lines[i2]
-                              local is5 = false
-                              if is5 then
+                              local is4 = false
+                              if is4 then
                                 local i3 = w.Unit
-                                is5 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                                is4 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
                               end
-                              local is6 = is5
-                              if is6 then
+                              local is5 = is4
+                              if is5 then
                                 local gain = 0
                                 gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, 0, op_Ticket_Slot, s_Slot)
-                                is6 = gain == 0
+                                is5 = gain == 0
                               end
-                              if is6 then
+                              if is5 then
                                 local weight2 = 0
                                 do
                                   local i4 = w.Unit
                                   local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                                   local fraction = 4033
-                                  local max4 = 64
-                                  local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x4 > max4 then max4 = x4 end
-                                  local x5 = cost2 * max4 + fraction - op_Ticket_Number * 2531 % fraction
-                                  weight2 = (x5 - x5 % 4096) / 4096
+                                  local max2 = 64
+                                  local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x2 > max2 then max2 = x2 end
+                                  local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                                  weight2 = (x3 - x3 % 4096) / 4096
                                 end
                                 local min2 = w.Size
-                                local x4 = line2.Promised + weight2
-                                if x4 < min2 then min2 = x4 end
+                                local x2 = line2.Promised + weight2
+                                if x2 < min2 then min2 = x2 end
                                 line2.Promised = min2
                               end
                               local weight2 = 0
@@ -8618,11 +8635,11 @@ end
                                 local i4 = w.Unit
                                 local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                                 local fraction = 4033
-                                local max4 = 64
-                                local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                if x4 > max4 then max4 = x4 end
-                                local x5 = cost2 * max4 + fraction - number2 * 2531 % fraction
-                                weight2 = (x5 - x5 % 4096) / 4096
+                                local max2 = 64
+                                local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x2 > max2 then max2 = x2 end
+                                local x3 = cost2 * max2 + fraction - number2 * 2531 % fraction
+                                weight2 = (x3 - x3 % 4096) / 4096
                               end
                               local cost2 = weight2
                               local gain2 = 0
@@ -8649,42 +8666,42 @@ end
                               if turns <= 0 then
                                 behind2 = slot3
                               else
-                                local pace2 = 0
-                                pace2 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                                local pace3 = pace2
+                                local pace = 0
+                                pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                                local pace2 = pace
                                 for i2 = 0, l_Windows_n - 1 do
                                   local line2 = s_Lines[i2]
                                   do
                                     local spanUS = 0
                                     do
-                                      local x4 = line2.Estimated
+                                      local x2 = line2.Estimated
                                       local y = 1 > s_Ended and 1 or s_Ended
-                                      local cost2 = (x4 - x4 % y) / y
+                                      local cost2 = (x2 - x2 % y) / y
                                       local spanUS2 = 0
                                       do
-                                        local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                        local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                                         local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                        local each2 = (x5 - x5 % y2) / y2
+                                        local each2 = (x3 - x3 % y2) / y2
                                         local y3 = each2 + 1
                                         local min2 = cost2
-                                        local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                        if x6 < min2 then min2 = x6 end
+                                        local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                        if x4 < min2 then min2 = x4 end
                                         spanUS2 = min2 * each2
                                       end
                                       local span = spanUS2
-                                      local max4 = 64
-                                      local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                      if x5 > max4 then max4 = x5 end
-                                      local max5 = 64
-                                      local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                      if x6 > max5 then max5 = x6 end
-                                      local x7 = span % 4096 * max5
-                                      spanUS = (span - span % 4096) / 4096 * max4 + (x7 - x7 % 4096) / 4096
+                                      local max2 = 64
+                                      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x3 > max2 then max2 = x3 end
+                                      local max3 = 64
+                                      local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x4 > max3 then max3 = x4 end
+                                      local x5 = span % 4096 * max3
+                                      spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
                                     end
                                     local span = spanUS
-                                    if (span - span % 4) / 4 > pace3 and (turns - turns % 16) / 16 > span then
-                                      local x4 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                                      if x4 > slot3 then slot3 = x4 end
+                                    if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
+                                      local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                                      if x2 > slot3 then slot3 = x2 end
                                     end
                                   end
                                 end
@@ -8695,32 +8712,32 @@ end
                             for i2 = 0, l_Windows_n - 1 do
                               local w = l_Windows[i2]
                               local line2 = s_Lines[i2]
-                              local is5 = had
-                              if is5 then
+                              local is4 = had
+                              if is4 then
                                 local i3 = w.Unit
-                                is5 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                                is4 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
                               end
-                              local is6 = is5
-                              if is6 then
+                              local is5 = is4
+                              if is5 then
                                 local gain = 0
                                 gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, 0, op_Ticket_Slot, s_Slot)
-                                is6 = gain == 0
+                                is5 = gain == 0
                               end
-                              if is6 then
+                              if is5 then
                                 local weight2 = 0
                                 do
                                   local i4 = w.Unit
                                   local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                                   local fraction = 4033
-                                  local max4 = 64
-                                  local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x4 > max4 then max4 = x4 end
-                                  local x5 = cost2 * max4 + fraction - op_Ticket_Number * 2531 % fraction
-                                  weight2 = (x5 - x5 % 4096) / 4096
+                                  local max2 = 64
+                                  local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x2 > max2 then max2 = x2 end
+                                  local x3 = cost2 * max2 + fraction - op_Ticket_Number * 2531 % fraction
+                                  weight2 = (x3 - x3 % 4096) / 4096
                                 end
                                 local min2 = w.Size
-                                local x4 = line2.Promised + weight2
-                                if x4 < min2 then min2 = x4 end
+                                local x2 = line2.Promised + weight2
+                                if x2 < min2 then min2 = x2 end
                                 line2.Promised = min2
                               end
                               local weight2 = 0
@@ -8728,11 +8745,11 @@ end
                                 local i4 = w.Unit
                                 local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                                 local fraction = 4033
-                                local max4 = 64
-                                local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                if x4 > max4 then max4 = x4 end
-                                local x5 = cost2 * max4 + fraction - number2 * 2531 % fraction
-                                weight2 = (x5 - x5 % 4096) / 4096
+                                local max2 = 64
+                                local x2 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x2 > max2 then max2 = x2 end
+                                local x3 = cost2 * max2 + fraction - number2 * 2531 % fraction
+                                weight2 = (x3 - x3 % 4096) / 4096
                               end
                               local cost2 = weight2
                               local gain2 = 0
@@ -8746,8 +8763,8 @@ end
                           end
                         end
                         a_Ticket_Again = 0
-                        local is5 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0
-                        if is5 then
+                        local is4 = op_Ticket_Slot > 0 and op_Kind ~= 0 and a_Limit == 0
+                        if is4 then
                           local passed = false
                           do
                             local u_booked, u_tickets, u_until = 0, 0, 0
@@ -8756,17 +8773,17 @@ end
                                 local f = s_Flows[i2]
                                 if f.Key == 0 - 0 then
                                   local min2 = f.Urgent
-                                  local x4 = f.Units + f.Later
-                                  if x4 < min2 then min2 = x4 end
+                                  local x2 = f.Units + f.Later
+                                  if x2 < min2 then min2 = x2 end
                                   u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                                 end
                               end
                             end
                             passed = u_until > s_Now - 60000
                           end
-                          is5 = passed
+                          is4 = passed
                         end
-                        if is5 then
+                        if is4 then
                           a_Ticket_Again = 1
                         end
                       elseif v_denied and not v_spare then
@@ -8779,11 +8796,11 @@ end
                                 local i3 = line2.Window_Unit
                                 local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                                 if line2.Left < cost2 then
-                                  local max4 = line2.Spare - 4 * cost2
-                                  if -1125899906842624 > max4 then max4 = -1125899906842624 end
-                                  local max5 = line2.Taken - cost2
-                                  if -1125899906842624 > max5 then max5 = -1125899906842624 end
-                                  line2.Spare, line2.Taken = max4, max5
+                                  local max2 = line2.Spare - 4 * cost2
+                                  if -1125899906842624 > max2 then max2 = -1125899906842624 end
+                                  local max3 = line2.Taken - cost2
+                                  if -1125899906842624 > max3 then max3 = -1125899906842624 end
+                                  line2.Spare, line2.Taken = max2, max3
                                 end
                               end
                             end
@@ -8791,28 +8808,28 @@ end
                         end
                       end
                       if v_turn then
-                        local max4 = s_Now + v_overdue
-                        if s_Closed > max4 then max4 = s_Closed end
-                        local max5 = s_AgainUS
-                        local x4 = max4 * 1000
-                        if x4 > max5 then max5 = x4 end
-                        local min2 = max5 + v_again
+                        local max2 = s_Now + v_overdue
+                        if s_Closed > max2 then max2 = s_Closed end
+                        local max3 = s_AgainUS
+                        local x2 = max2 * 1000
+                        if x2 > max3 then max3 = x2 end
+                        local min2 = max3 + v_again
                         if 9007199254740991 < min2 then min2 = 9007199254740991 end
                         s_AgainUS = min2
                       end
                     end
                   end
-                  local is6 = op_Urgent
-                  if is6 then
-                    local is5 = a_Limit == 0
-                    if not is5 then
+                  local is5 = op_Urgent
+                  if is5 then
+                    local is4 = a_Limit == 0
+                    if not is4 then
                       local min2 = 10 * l_Windows[l_Shortest].Interval
                       if 10000 < min2 then min2 = 10000 end
-                      is5 = slot - own2 <= min2
+                      is4 = slot - own2 <= min2
                     end
-                    is6 = is5
+                    is5 = is4
                   end
-                  if is6 then
+                  if is5 then
                     do
                       for unit = 0, 4 - 1 do
                         if (unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3) > 0 or unit == 0 then
@@ -8851,74 +8868,74 @@ end
                     end
                   end
                   for i2 = 0, shared_n - 1 do
-                    local x4 = shared[i2]
-                    local f = s_Flows[x4.flow]
-                    local is7 = i2 == v_line
-                    if is7 then
+                    local x2 = shared[i2]
+                    local f = s_Flows[x2.flow]
+                    local is6 = i2 == v_line
+                    if is6 then
                       local lined = false
                       do
                         repeat
                           local w = l_Windows[l_Shortest]
-                          local is7 = a_Limit == 0 and f.End <= s_Now
-                          if not is7 then
+                          local is6 = a_Limit == 0 and f.End <= s_Now
+                          if not is6 then
                             local i3 = w.Unit
-                            is7 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
+                            is6 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0
                           end
-                          if is7 or slot == op_Ticket_Slot then
+                          if is6 or slot == op_Ticket_Slot then
                             lined = false
                           else
-                            local max4 = 0
-                            local x5 = slot - x4.Limits_Zero
-                            if x5 > max4 then max4 = x5 end
-                            local y = x4.Limits_Grain
-                            local here = (max4 - max4 % y) / y <= x4.State_Calendars[0].Head
+                            local max2 = 0
+                            local x3 = slot - x2.Limits_Zero
+                            if x3 > max2 then max2 = x3 end
+                            local y = x2.Limits_Grain
+                            local here = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
                             local t2 = slot - w.Offset
                             local by2 = w.Interval
                             local t3 = s_Now - w.Offset
                             local by3 = w.Interval
                             local within2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                            if x4.token or v_soon and here or x4.apart or op_Ticket_Again == 2 then
+                            if x2.token or v_soon and here or x2.apart or op_Ticket_Again == 2 then
                               lined = false
                             else
                               if op_Ticket_Slot > 0 and op_Kind ~= 0 then
-                                local is8 = x4.bound == 1
-                                if is8 then
+                                local is7 = x2.bound == 1
+                                if is7 then
                                   local drains = 0
                                   do
-                                    local part = x4.part
+                                    local part = x2.part
                                     local w2 = l_Windows[l_Shortest]
                                     local i4 = w2.Unit
                                     local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                    local x6 = f.Units + f.Later
+                                    local x4 = f.Units + f.Later
                                     local y2 = 1 > part and 1 or part
                                     local y3 = cost2 + 1
-                                    local min3 = (x6 - x6 % y2) / y2
-                                    local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                    if x7 < min3 then min3 = x7 end
+                                    local min3 = (x4 - x4 % y2) / y2
+                                    local x5 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                    if x5 < min3 then min3 = x5 end
                                     local units2 = min3 * cost2
                                     local y4 = w2.Rate < w2.Size and w2.Rate or w2.Size
                                     local y5 = w2.Interval
-                                    local x8 = (1125899906842624 - 1125899906842624 % y5) / y5
+                                    local x6 = (1125899906842624 - 1125899906842624 % y5) / y5
                                     local min4 = (units2 - units2 % y4) / y4 + 1
-                                    local x9 = (x8 - x8 % 2) / 2
-                                    if x9 < min4 then min4 = x9 end
+                                    local x7 = (x6 - x6 % 2) / 2
+                                    if x7 < min4 then min4 = x7 end
                                     drains = min4 * w2.Interval
                                   end
-                                  is8 = 3 * drains <= 2 * (f.End - s_Now)
+                                  is7 = 3 * drains <= 2 * (f.End - s_Now)
                                 end
-                                local closed = is8
-                                if x4.bound == 0 and here or v_bound <= 2 and (x4.bound == 0 or x4.again and x4.lost or closed or within2) then
+                                local closed = is7
+                                if x2.bound == 0 and here or v_bound <= 2 and (x2.bound == 0 or x2.again and x2.lost or closed or within2) then
                                   lined = false
                                   break
                                 end
-                              elseif v_spare and v_bound == 0 and within2 or x4.bound == 0 and here and (x4.spare or x4.State_LastID == 0) then
+                              elseif v_spare and v_bound == 0 and within2 or x2.bound == 0 and here and (x2.spare or x2.State_LastID == 0) then
                                 lined = false
                                 break
                               end
-                              local is9 = op_Urgent
-                              if is9 then
-                                local is8 = f.Urgent < f.Units + f.Later
-                                if not is8 then
+                              local is8 = op_Urgent
+                              if is8 then
+                                local is7 = f.Urgent < f.Units + f.Later
+                                if not is7 then
                                   local slower = false
                                   do
                                     local done
@@ -8927,24 +8944,24 @@ end
                                       do
                                         local i5 = w2.Unit
                                         local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                        local is8 = cost2 > 0
-                                        if is8 then
+                                        local is7 = cost2 > 0
+                                        if is7 then
                                           local t4 = slot - w2.Offset
                                           local by4 = w2.Interval
-                                          local t5 = x4.State_Now
+                                          local t5 = x2.State_Now
                                           local t6 = t5 - w2.Offset
                                           local by5 = w2.Interval
-                                          is8 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
+                                          is7 = (t4 - t4 % by4) / by4 > (t6 - t6 % by5) / by5
                                         end
-                                        if is8 then
-                                          local x6 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                                          local min3 = (x6 - x6 % cost2) / cost2
+                                        if is7 then
+                                          local x4 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                                          local min3 = (x4 - x4 % cost2) / cost2
                                           if 16777215 < min3 then min3 = 16777215 end
-                                          local x7 = min3 * x4.units
-                                          local y2 = x4.rate
-                                          local x8 = w2.Interval
-                                          local y3 = x4.Limits_Grain
-                                          if (x7 - x7 % y2) / y2 < (x8 - x8 % y3) / y3 then
+                                          local x5 = min3 * x2.units
+                                          local y2 = x2.rate
+                                          local x6 = w2.Interval
+                                          local y3 = x2.Limits_Grain
+                                          if (x5 - x5 % y2) / y2 < (x6 - x6 % y3) / y3 then
                                             slower = true
                                             done = true
                                             break
@@ -8956,11 +8973,11 @@ end
                                       slower = false
                                     end
                                   end
-                                  is8 = not slower
+                                  is7 = not slower
                                 end
-                                is9 = is8
+                                is8 = is7
                               end
-                              if is9 then
+                              if is8 then
                                 lined = false
                               else
                                 local refreshes = false
@@ -8971,15 +8988,15 @@ end
                                   for i4 = 0, l_Windows_n - 1 do
                                     local w2 = l_Windows[i4]
                                     local more2 = s_Lines[i4].Left - left
-                                    local is10 = w2.Interval > shortest.Interval
-                                    if is10 then
+                                    local is9 = w2.Interval > shortest.Interval
+                                    if is9 then
                                       local t4 = v_at - w2.Offset
                                       local by4 = w2.Interval
                                       local t5 = s_Now - w2.Offset
                                       local by5 = w2.Interval
-                                      is10 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
+                                      is9 = (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5
                                     end
-                                    if is10 then
+                                    if is9 then
                                       local t6 = s_Now - w2.Offset
                                       local by6 = w2.Interval
                                       local n2 = (t6 - t6 % by6) / by6 + 1
@@ -8989,12 +9006,12 @@ end
                                       local t9 = s_Now - shortest.Offset
                                       local by8 = shortest.Interval
                                       local n3 = (t8 - t8 % by7) / by7 - (t9 - t9 % by8) / by8
-                                      local is11 = more2 < 0
-                                      if not is11 then
+                                      local is10 = more2 < 0
+                                      if not is10 then
                                         local y2 = shortest.Rate
-                                        is11 = (more2 - more2 % y2) / y2 < n3
+                                        is10 = (more2 - more2 % y2) / y2 < n3
                                       end
-                                      if is11 or w2.Unit ~= shortest.Unit then
+                                      if is10 or w2.Unit ~= shortest.Unit then
                                         refreshes = true
                                         done = true
                                         break
@@ -9011,9 +9028,9 @@ end
                           end
                         until true
                       end
-                      is7 = lined
+                      is6 = lined
                     end
-                    if is7 then
+                    if is6 then
                       local end2 = slot > f.End and slot or f.End
                       local ahead = 0
                       do
@@ -9023,8 +9040,8 @@ end
                         if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w.Size > w.Rate then
                           local i3 = w.Unit
                           local min3 = w.Size
-                          local x5 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
-                          if x5 < min3 then min3 = x5 end
+                          local x3 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                          if x3 < min3 then min3 = x3 end
                           left = min3
                         end
                         local gain = 0
@@ -9044,7 +9061,7 @@ end
                       end
                     end
                     if a_Limit > 0 or v_bound ~= 2 or not (op_Kind == 0 and s_LastID > 0) then
-                      a_Ticket_Again = Shared_book(x4, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, a_Ticket_Slot, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3)
+                      a_Ticket_Again = Shared_book(x2, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, a_Ticket_Slot, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3)
                     end
                   end
                 end
