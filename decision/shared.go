@@ -281,7 +281,7 @@ func (x *Shared) forget() {
 func (x *Shared) lapse(op *Op, a *Answer) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	wait := int64(Never)
-	if c.Booked > c.at(c.Head) || a.Bound > BoundBooked || a.Delay < 10*minute {
+	if c.Booked > c.at(c.Head) || a.Bound != BoundTokens && a.Bound != BoundBooked || a.Delay < 10*minute {
 		return wait
 	}
 	for i := range l.Windows {

@@ -819,3 +819,16 @@ func TestSharedTicketsLostForAMoment(t *testing.T) {
 		}
 	}
 }
+
+// A newcomer does not ask again while the limit is closed, also if tickets that wait for tokens have booked the rest of the day.
+func TestSharedClosedForNewcomers(t *testing.T) {
+	shop, app := newEntity(t, perSecond(100, 100)), newEntity(t, decision.Window{Size: 5, Rate: 5, Interval: 86_400_000})
+	app.l.Tokens = 2
+	for range 5 {
+		shop.within(app, 0, one)
+	}
+	app.do(5000, decision.Op{Kind: decision.Pause, For: 3_600_000})
+	if a := shop.within(app, 5001, one); a.Delay < 3_599_000 {
+		t.Errorf("a newcomer of a limit that is closed for an hour gets %+v", a)
+	}
+}

@@ -8301,7 +8301,7 @@ end
                     local c2 = x2.State_Calendars[0]
                     local wait2 = 9007199254740991
                     local n2 = c2.Head
-                    if c2.Booked > c2.Units.At(n2 - c2.Head) or a_Bound > 3 or a_Delay < 600000 then
+                    if c2.Booked > c2.Units.At(n2 - c2.Head) or a_Bound ~= 2 and a_Bound ~= 3 or a_Delay < 600000 then
                       lapse3 = wait2
                     else
                       local done
