@@ -115,7 +115,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 		}
 		asks = a.Delay/4 > wait || a.Delay > lapse
 		if asks {
-			a.Delay = max(min(wait, lapse), min(a.Delay/4, asksAgain))
+			a.Delay = max(min(wait, lapse), min(a.Delay/4, asksAgain), s.opens(shared)-s.Now)
 		}
 	}
 	if op.Deadline > 0 && s.Now+a.Delay > op.Deadline {
@@ -124,6 +124,15 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	} else if !asks {
 		l.postpone(s, shared, op, &v, own, slot, a)
 	}
+}
+
+// opens returns the time at which the entity and its shared limits are open.
+func (s *State) opens(shared []Shared) int64 {
+	at := s.Closed
+	for i := range shared {
+		at = max(at, shared[i].State.Closed)
+	}
+	return at
 }
 
 // run takes the capacity and counts the ticket as back.

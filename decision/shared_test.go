@@ -820,15 +820,23 @@ func TestSharedTicketsLostForAMoment(t *testing.T) {
 	}
 }
 
-// A newcomer does not ask again while the limit is closed, also if tickets that wait for tokens have booked the rest of the day.
+// A newcomer does not ask again while a limit is closed, also if tickets that wait for tokens have booked the rest of the day, here or in
+// another limit.
 func TestSharedClosedForNewcomers(t *testing.T) {
-	shop, app := newEntity(t, perSecond(100, 100)), newEntity(t, decision.Window{Size: 5, Rate: 5, Interval: 86_400_000})
-	app.l.Tokens = 2
-	for range 5 {
-		shop.within(app, 0, one)
-	}
-	app.do(5000, decision.Op{Kind: decision.Pause, For: 3_600_000})
-	if a := shop.within(app, 5001, one); a.Delay < 3_599_000 {
-		t.Errorf("a newcomer of a limit that is closed for an hour gets %+v", a)
+	for _, own := range []bool{false, true} {
+		shop, app := newEntity(t, perSecond(100, 100)), newEntity(t, perSecond(100, 100))
+		short := app
+		if own {
+			short = shop
+		}
+		short.change(decision.Window{Size: 5, Rate: 5, Interval: 86_400_000})
+		short.l.Tokens = 2
+		for range 5 {
+			shop.within(app, 0, one)
+		}
+		app.do(5000, decision.Op{Kind: decision.Pause, For: 3_600_000})
+		if a := shop.within(app, 5001, one); a.Delay < 3_599_999 {
+			t.Errorf("the day is the entity's: %v; a newcomer of a limit that is closed for an hour gets %+v", own, a)
+		}
 	}
 }

@@ -8358,8 +8358,18 @@ end
                 if asks then
                   local min2 = (a_Delay - a_Delay % 4) / 4
                   if 20000 < min2 then min2 = 20000 end
+                  local opens = 0
+                  do
+                    local at2 = s_Closed
+                    for i2 = 0, shared_n - 1 do
+                      if shared[i2].State_Closed > at2 then at2 = shared[i2].State_Closed end
+                    end
+                    opens = at2
+                  end
                   local max2 = wait < lapse2 and wait or lapse2
                   if min2 > max2 then max2 = min2 end
+                  local x2 = opens - s_Now
+                  if x2 > max2 then max2 = x2 end
                   a_Delay = max2
                 end
               end
