@@ -169,10 +169,10 @@ func (s *State) due() bool {
 // forget takes so many tickets, times 16, for lost. If all of the entity's are due, the windows get the promises of the lost ones back.
 func (l *Limits) forget(s *State, tickets int64) {
 	s.Head += min(tickets, s.waiting())
-	due := s.due()
-	for i := range l.Windows {
-		line := &s.Lines[i]
-		if usual := max(1, line.usual(s)); due {
+	if s.due() {
+		for i := range l.Windows {
+			line := &s.Lines[i]
+			usual := max(1, line.usual(s))
 			line.Promised = max(line.Promised, min(line.Left, line.Promised+min((tickets+15)/16, bound/usual)*usual))
 		}
 	}

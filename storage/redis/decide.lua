@@ -6169,26 +6169,23 @@ end
                   end
                   due2 = last2 <= s_Now
                 end
-                local due3 = due2
-                for i2 = 0, l_Windows_n - 1 do
-                  local line2 = s_Lines[i2]
-                  do
+                if due2 then
+                  for i2 = 0, l_Windows_n - 1 do
+                    local line2 = s_Lines[i2]
                     local x3 = line2.Estimated
                     local y = 1 > s_Ended and 1 or s_Ended
                     local max3 = 1
                     local x4 = (x3 - x3 % y) / y
                     if x4 > max3 then max3 = x4 end
                     local usual = max3
-                    if due3 then
-                      local x5 = 1099511627776 + 15
-                      local min2 = (x5 - x5 % 16) / 16
-                      local x6 = (1125899906842624 - 1125899906842624 % usual) / usual
-                      if x6 < min2 then min2 = x6 end
-                      local min3 = line2.Left
-                      local x7 = line2.Promised + min2 * usual
-                      if x7 < min3 then min3 = x7 end
-                      if min3 > line2.Promised then line2.Promised = min3 end
-                    end
+                    local x5 = 1099511627776 + 15
+                    local min2 = (x5 - x5 % 16) / 16
+                    local x6 = (1125899906842624 - 1125899906842624 % usual) / usual
+                    if x6 < min2 then min2 = x6 end
+                    local min3 = line2.Left
+                    local x7 = line2.Promised + min2 * usual
+                    if x7 < min3 then min3 = x7 end
+                    if min3 > line2.Promised then line2.Promised = min3 end
                   end
                 end
               end
@@ -7499,26 +7496,23 @@ end
                         end
                         due2 = last2 <= s_Now
                       end
-                      local due3 = due2
-                      for i2 = 0, l_Windows_n - 1 do
-                        local line2 = s_Lines[i2]
-                        do
+                      if due2 then
+                        for i2 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i2]
                           local x4 = line2.Estimated
                           local y = 1 > s_Ended and 1 or s_Ended
                           local max4 = 1
                           local x5 = (x4 - x4 % y) / y
                           if x5 > max4 then max4 = x5 end
                           local usual = max4
-                          if due3 then
-                            local x6 = waiting + 15
-                            local min2 = (x6 - x6 % 16) / 16
-                            local x7 = (1125899906842624 - 1125899906842624 % usual) / usual
-                            if x7 < min2 then min2 = x7 end
-                            local min3 = line2.Left
-                            local x8 = line2.Promised + min2 * usual
-                            if x8 < min3 then min3 = x8 end
-                            if min3 > line2.Promised then line2.Promised = min3 end
-                          end
+                          local x6 = waiting + 15
+                          local min2 = (x6 - x6 % 16) / 16
+                          local x7 = (1125899906842624 - 1125899906842624 % usual) / usual
+                          if x7 < min2 then min2 = x7 end
+                          local min3 = line2.Left
+                          local x8 = line2.Promised + min2 * usual
+                          if x8 < min3 then min3 = x8 end
+                          if min3 > line2.Promised then line2.Promised = min3 end
                         end
                       end
                     end
