@@ -12,7 +12,7 @@ func (line *Line) weight(cost, number int64) int64 {
 }
 
 // usual returns the average estimate of the last operations.
-func (line *Line) usual(s *State) int64 { return line.Estimated / max(1, s.Ended) }
+func (line *Line) usual(s *State) int64 { return line.Estimated / max(1, min(s.Ended, most)) }
 
 // returns returns how much the operations in flight will probably give back to a window.
 func (line *Line) returns() int64 { return min(line.Fresh, MostUnits) * max(0, line.Saved) / 4096 }
@@ -106,8 +106,12 @@ func (l *Limits) pace(s *State) int64 {
 }
 
 // again returns the time from one ticket that is denied a token to the next, in us. Tokens come back at random: a ticket that asks
-// later leaves one idle, and many tickets ask in vain. The more tokens there are, the less does an idle one matter.
-func (l *Limits) again(s *State) int64 { return l.pace(s) * min(max(l.Tokens, 5), 10) / 20 }
+// later leaves one idle, and many tickets ask in vain. The more tokens there are, the less does an idle one matter, and the steadier
+// do tokens come back.
+func (l *Limits) again(s *State) int64 {
+	pace := l.pace(s)
+	return max(pace*min(max(l.Tokens, 5), 10)/20, pace-pace*80/root(1024*l.Tokens))
+}
 
 // denials returns the time from one denied ticket to the next, in us.
 func (l *Limits) denials(s *State, v *view) int64 { return max(v.again, l.space(s), l.again(s)) }

@@ -446,7 +446,7 @@ func TestShortOperations(t *testing.T) {
 		if after := e.s.Held; after <= before || after > before+100 {
 			t.Errorf("a guess of %d: one operation of 1 s moves the sum from %d ms to %d ms", guess, before, after)
 		}
-		for range 100 {
+		for range 200 {
 			run(0)
 			run(999)
 		}

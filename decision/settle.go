@@ -3,8 +3,8 @@ package decision
 const (
 	mostOver = 16      // times its estimate that an operation counts at most
 	few      = 4       // operations after which estimates count as measured
-	most     = 64      // operations in the average; a new one then takes the place of the average one
-	longest  = 1 << 36 // ms that one of them counts at most
+	most     = 64      // operations in an average; a new one then takes the place of the average one
+	longest  = 1 << 32 // ms that one of them counts at most
 )
 
 // giveBack releases the lease of a Settle or a Cancel. It sets Found if the entity had it, and reports whether there is
@@ -70,18 +70,20 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 }
 
 // learn measures an operation. One that takes much longer than the average and than the last one counts less: booked
-// slots do not come forward when the others turn out to be short. An average below a millisecond counts as one.
+// slots do not come forward when the others turn out to be short. An average below a millisecond counts as one. Of many tokens more
+// operations count: in a pause of newcomers only the longest ones end, and then the shortest of the new ones.
 func (l *Limits) learn(s *State, op *Op) {
 	if s.Ended == 0 { // Last is when the first lease began
 		s.Last = 0
 	}
-	if s.Ended < most {
+	if times := min(max(most, 4*l.Tokens), 16*most); s.Ended < times {
 		s.Ended++
 	} else {
-		s.Held -= s.Held / most
+		s.Held -= s.Held / times
+		s.Ended = times
 	}
 	time := min(max(0, s.Now-op.Lease.Begin), longest)
-	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(s.Ended+1), s.Last))
+	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(min(s.Ended, most)+1), s.Last))
 	s.Last = time
 }
 

@@ -76,6 +76,25 @@ func TestFewWaitForTokens(t *testing.T) {
 	}
 }
 
+// A burst waits for many tokens, after a pause in which only the longest operations ended. Their slots are as far apart as tokens come
+// back, and few messages ask in vain.
+func TestManyTokens(t *testing.T) {
+	const mean = 3 * time.Second
+	for _, tokens := range []int{100, 400} {
+		for name, operation := range map[string]Distribution{
+			"fixed": Fixed(mean), "uniform": Uniform(mean/3, 5*mean/3), "exponential": AtMost(20*mean, Exponential(mean)), "log-normal": AtMost(10*mean, LogNormal(6*mean/10, 1)),
+		} {
+			got, best := beside(t, Scenario{
+				Options:   drip.Options{Size: plenty, RefreshRate: plenty, Concurrency: tokens},
+				Arrivals:  Mixed(Steady(float64(tokens)*0.4/mean.Seconds(), 0, 55*time.Second), Burst(24*tokens, time.Minute)),
+				Operation: operation, Late: Uniform(0, 20*time.Millisecond), Hold: -1,
+			}, 1)
+			took, asks := ratio(got.Makespan-time.Minute, best.Makespan-time.Minute), got.Redeliveries.Mean*float64(got.Messages)/float64(24*tokens)
+			tell(t, took > 1.06 || asks > 2.4, "%d tokens, %s: %.2f times the best, %.2f postponements", tokens, name, took, asks)
+		}
+	}
+}
+
 // Callers of GetDelay wait for tokens beside tickets. They have no place in the line, and leave no tokens idle.
 func TestGetDelayBesideTickets(t *testing.T) {
 	for _, c := range []struct {

@@ -246,19 +246,21 @@ function State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Line
             if line2.Largest > 0 then
               local waits = 0
               do
-                local x4 = line2.Estimated
-                local y2 = 1 > s_Ended and 1 or s_Ended
                 local max3 = 1
-                if line2.Largest > max3 then max3 = line2.Largest end
-                local x5 = (x4 - x4 % y2) / y2
-                if x5 > max3 then max3 = x5 end
-                local each2 = max3
-                local max4 = 0
-                local x6 = s_Next - (s_Head - s_Head % 16) / 16
+                local x4 = s_Ended < 64 and s_Ended or 64
+                if x4 > max3 then max3 = x4 end
+                local x5 = line2.Estimated
+                local max4 = 1
+                if line2.Largest > max4 then max4 = line2.Largest end
+                local x6 = (x5 - x5 % max3) / max3
                 if x6 > max4 then max4 = x6 end
-                local min2 = max4
-                local x7 = (1099511627776 - 1099511627776 % each2) / each2
-                if x7 < min2 then min2 = x7 end
+                local each2 = max4
+                local max5 = 0
+                local x7 = s_Next - (s_Head - s_Head % 16) / 16
+                if x7 > max5 then max5 = x7 end
+                local min2 = max5
+                local x8 = (1099511627776 - 1099511627776 % each2) / each2
+                if x8 < min2 then min2 = x8 end
                 waits = min2 * each2
               end
               if waits < promised2 then promised2 = waits end
@@ -427,12 +429,14 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Guess, s_Now,
     for i2 = 0, s_Lines_n - 1 do
       do
         local line2 = s_Lines[i2]
-        local x2 = line2.Estimated
-        local y = 1 > s_Ended and 1 or s_Ended
         local max2 = 1
-        local x3 = (x2 - x2 % y) / y
-        if x3 > max2 then max2 = x3 end
-        if line2.Left < max2 then
+        local x2 = s_Ended < 64 and s_Ended or 64
+        if x2 > max2 then max2 = x2 end
+        local x3 = line2.Estimated
+        local max3 = 1
+        local x4 = (x3 - x3 % max2) / max2
+        if x4 > max3 then max3 = x4 end
+        if line2.Left < max3 then
           if line2.Window_Interval > longest then longest = line2.Window_Interval end
         end
       end
@@ -2137,12 +2141,34 @@ function Shared_advance(x, now)
       do
         local is4 = x.State_Closed <= x.State_Now and x.State_AgainUS > now * 1000 and x.State_Plain + x.Leases.Out(now) < x.Limits_Tokens
         if is4 then
-          local pace = 0
-          pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
-          local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
-          if 10 < min2 then min2 = 10 end
-          local x2 = pace * min2
-          is4 = (now - x.State_Now) * 1000 > (x2 - x2 % 20) / 20
+          local again2 = 0
+          do
+            local pace = 0
+            pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
+            local pace2 = pace
+            local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
+            if 10 < min2 then min2 = 10 end
+            local x2 = pace2 * min2
+            local root = 0
+            do
+              local n2 = 1024 * x.Limits_Tokens
+              local x3 = n2
+              local x4 = n2 + 1
+              local y = (x4 - x4 % 2) / 2
+              while y < x3 do
+                x3 = y
+                local x5 = x3 + (n2 - n2 % x3) / x3
+                y = (x5 - x5 % 2) / 2
+              end
+              root = x3
+            end
+            local x3 = pace2 * 80
+            local max2 = (x2 - x2 % 20) / 20
+            local x4 = pace2 - (x3 - x3 % root) / root
+            if x4 > max2 then max2 = x4 end
+            again2 = max2
+          end
+          is4 = (now - x.State_Now) * 1000 > again2
         end
         local idle = is4
         local usedUp = 0
@@ -2151,12 +2177,14 @@ function Shared_advance(x, now)
           for i2 = 0, x.State_Lines_n - 1 do
             do
               local line2 = x.State_Lines[i2]
-              local x3 = line2.Estimated
-              local y = 1 > x.State_Ended and 1 or x.State_Ended
               local max2 = 1
-              local x4 = (x3 - x3 % y) / y
-              if x4 > max2 then max2 = x4 end
-              if line2.Left < max2 then
+              local x2 = x.State_Ended < 64 and x.State_Ended or 64
+              if x2 > max2 then max2 = x2 end
+              local x3 = line2.Estimated
+              local max3 = 1
+              local x4 = (x3 - x3 % max2) / max2
+              if x4 > max3 then max3 = x4 end
+              if line2.Left < max3 then
                 if line2.Window_Interval > longest then longest = line2.Window_Interval end
               end
             end
@@ -2191,11 +2219,11 @@ function Shared_advance(x, now)
                   gain = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, x.State_Closed, line2.Left, x.State_Now, n2 * line2.Window_Interval + line2.Window_Offset - 1)
                   local left2 = gain
                   local max2 = 0
-                  local x3 = line2.Window_Size - line2.Window_Rate
-                  if x3 > max2 then max2 = x3 end
+                  local x2 = line2.Window_Size - line2.Window_Rate
+                  if x2 > max2 then max2 = x2 end
                   local max3 = 0
-                  local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
-                  if x4 > max3 then max3 = x4 end
+                  local x3 = line2.Taken + (0 > left2 and 0 or left2) - max2
+                  if x3 > max3 then max3 = x3 end
                   lost = max3
                   local t9 = line2.LargestAt > x.State_Closed and line2.LargestAt or x.State_Closed
                   local t10 = t9 - line2.Window_Offset
@@ -2209,20 +2237,20 @@ function Shared_advance(x, now)
                   if left2 + line2.Window_Rate <= line2.Window_Size and x.State_Closed <= x.State_Now then
                     local gain2 = 0
                     gain2 = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, x.State_Closed, line2.Left, x.State_Now, x.State_Slot)
-                    local min3 = line2.Largest - 1
-                    local x5 = gain2 - line2.Promised
-                    if x5 < min3 then min3 = x5 end
-                    left2 = left2 - (0 > min3 and 0 or min3)
+                    local min2 = line2.Largest - 1
+                    local x4 = gain2 - line2.Promised
+                    if x4 < min2 then min2 = x4 end
+                    left2 = left2 - (0 > min2 and 0 or min2)
                   end
                   if usedUp2 <= line2.Window_Interval then
                     local max4 = 0
-                    local x5 = line2.Taken + (0 > left2 and 0 or left2)
-                    if x5 > max4 then max4 = x5 end
+                    local x4 = line2.Taken + (0 > left2 and 0 or left2)
+                    if x4 > max4 then max4 = x4 end
                     local unused = max4
-                    local x6 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                    local x5 = (0 > line2.Spare and 0 or line2.Spare) * 3
                     local max5 = 4 * unused
-                    local x7 = (x6 - x6 % 4) / 4
-                    if x7 > max5 then max5 = x7 end
+                    local x6 = (x5 - x5 % 4) / 4
+                    if x6 > max5 then max5 = x6 end
                     line2.Spare = max5
                   end
                 else
@@ -2266,28 +2294,34 @@ function Shared_advance(x, now)
               end
               if is5 then
                 do
-                  local x3 = line2.Estimated
-                  local y = 1 > x.State_Ended and 1 or x.State_Ended
                   local max2 = 1
-                  local x4 = (x3 - x3 % y) / y
-                  if x4 > max2 then max2 = x4 end
-                  local operations2 = (lost2 - lost2 % max2) / max2
+                  local x2 = x.State_Ended < 64 and x.State_Ended or 64
+                  if x2 > max2 then max2 = x2 end
+                  local x3 = line2.Estimated
+                  local max3 = 1
+                  local x4 = (x3 - x3 % max2) / max2
+                  if x4 > max3 then max3 = x4 end
+                  local operations2 = (lost2 - lost2 % max3) / max3
                   for i3 = 0, x.Limits_Windows_n - 1 do
                     local w2 = x.Limits_Windows[i3]
                     local line3 = x.State_Lines[i3]
                     local n2 = lost2
                     local same = w2.Unit == line2.Window_Unit
                     if not same then
-                      local x5 = line3.Estimated
-                      local y2 = 1 > x.State_Ended and 1 or x.State_Ended
-                      local y3 = (x5 - x5 % y2) / y2 + 1
-                      local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                      local min3 = operations2
-                      local x7 = (x6 - x6 % 4) / 4
-                      if x7 < min3 then min3 = x7 end
-                      local x8 = line3.Estimated
-                      local y4 = 1 > x.State_Ended and 1 or x.State_Ended
-                      n2 = min3 * ((x8 - x8 % y4) / y4)
+                      local max4 = 1
+                      local x5 = x.State_Ended < 64 and x.State_Ended or 64
+                      if x5 > max4 then max4 = x5 end
+                      local x6 = line3.Estimated
+                      local y = (x6 - x6 % max4) / max4 + 1
+                      local x7 = (1125899906842624 - 1125899906842624 % y) / y
+                      local min2 = operations2
+                      local x8 = (x7 - x7 % 4) / 4
+                      if x8 < min2 then min2 = x8 end
+                      local max5 = 1
+                      local x9 = x.State_Ended < 64 and x.State_Ended or 64
+                      if x9 > max5 then max5 = x9 end
+                      local x10 = line3.Estimated
+                      n2 = min2 * ((x10 - x10 % max5) / max5)
                     end
                     local is6 = same or w2.Size <= w2.Rate
                     if is6 then
@@ -2305,23 +2339,25 @@ function Shared_advance(x, now)
                       local t9 = now - w2.Offset
                       local by7 = w2.Interval
                       if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
-                        local min3 = w2.Size
+                        local min2 = w2.Size
                         local x5 = line3.Promised + n2
-                        if x5 < min3 then min3 = x5 end
-                        line3.Promised = min3
+                        if x5 < min2 then min2 = x5 end
+                        line3.Promised = min2
                       else
-                        local min3 = 4 * (line3.Left + line3.Taken)
+                        local min2 = 4 * (line3.Left + line3.Taken)
                         local x5 = line3.Spare + 4 * n2
-                        if x5 < min3 then min3 = x5 end
-                        if min3 > line3.Spare then line3.Spare = min3 end
+                        if x5 < min2 then min2 = x5 end
+                        if min2 > line3.Spare then line3.Spare = min2 end
                       end
                     end
                   end
                 end
               end
+              local max2 = 1
+              local x2 = x.State_Ended < 64 and x.State_Ended or 64
+              if x2 > max2 then max2 = x2 end
               local x3 = line2.Estimated
-              local y = 1 > x.State_Ended and 1 or x.State_Ended
-              local usual = (x3 - x3 % y) / y
+              local usual = (x3 - x3 % max2) / max2
               local is6 = idle
               if is6 then
                 local gain2 = 0
@@ -2329,10 +2365,10 @@ function Shared_advance(x, now)
                 local by4 = w.Interval
                 local n2 = (t4 - t4 % by4) / by4
                 gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, x.State_Closed, left, x.State_Now, n2 * w.Interval + w.Offset - 1)
-                local min3 = w.Size
+                local min2 = w.Size
                 local x4 = w.Rate > usual and w.Rate or usual
-                if x4 < min3 then min3 = x4 end
-                is6 = gain2 >= min3
+                if x4 < min2 then min2 = x4 end
+                is6 = gain2 >= min2
               end
               local is7 = is6
               if is7 then
@@ -2341,23 +2377,23 @@ function Shared_advance(x, now)
                   local spanUS2 = 0
                   do
                     local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                    local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                    local each2 = (x5 - x5 % y2) / y2
-                    local y3 = each2 + 1
-                    local min4 = usual
-                    local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                    if x6 < min4 then min4 = x6 end
-                    spanUS2 = min4 * each2
+                    local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                    local each2 = (x5 - x5 % y) / y
+                    local y2 = each2 + 1
+                    local min3 = usual
+                    local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+                    if x6 < min3 then min3 = x6 end
+                    spanUS2 = min3 * each2
                   end
                   local span = spanUS2
-                  local max2 = 64
-                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                  if x5 > max2 then max2 = x5 end
                   local max3 = 64
+                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                  if x5 > max3 then max3 = x5 end
+                  local max4 = 64
                   local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                  if x6 > max3 then max3 = x6 end
-                  local x7 = span % 4096 * max3
-                  spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
+                  if x6 > max4 then max4 = x6 end
+                  local x7 = span % 4096 * max4
+                  spanUS = (span - span % 4096) / 4096 * max3 + (x7 - x7 % 4096) / 4096
                 end
                 is7 = (now - x.State_Now) * 1000 > 2 * spanUS
               end
@@ -3225,20 +3261,41 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       local x4 = x.State_Held + x.Limits_Guess
       local y2 = x.State_Ended + 1
       local x5 = age - (x4 - x4 % y2) / y2
-      local pace = 0
-      pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
-      local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
-      if 10 < min2 then min2 = 10 end
-      local x6 = pace * min2
-      local x7 = (x6 - x6 % 20) / 20
+      local again2 = 0
+      do
+        local pace = 0
+        pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
+        local pace2 = pace
+        local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
+        if 10 < min2 then min2 = 10 end
+        local x6 = pace2 * min2
+        local root = 0
+        do
+          local n3 = 1024 * x.Limits_Tokens
+          local x7 = n3
+          local x8 = n3 + 1
+          local y3 = (x8 - x8 % 2) / 2
+          while y3 < x7 do
+            x7 = y3
+            local x9 = x7 + (n3 - n3 % x7) / x7
+            y3 = (x9 - x9 % 2) / 2
+          end
+          root = x7
+        end
+        local x7 = pace2 * 80
+        local max3 = (x6 - x6 % 20) / 20
+        local x8 = pace2 - (x7 - x7 % root) / root
+        if x8 > max3 then max3 = x8 end
+        again2 = max3
+      end
       local max3 = (x5 - x5 % 4) / 4
-      local x8 = (age - age % 8) / 8 - (x7 - x7 % 500) / 500
-      if x8 > max3 then max3 = x8 end
-      local x9 = x.Limits_Lease
-      local min3 = max3
-      local x10 = (x9 - x9 % 8) / 8
-      if x10 < min3 then min3 = x10 end
-      overdue = 0 > min3 and 0 or min3
+      local x6 = (age - age % 8) / 8 - (again2 - again2 % 500) / 500
+      if x6 > max3 then max3 = x6 end
+      local x7 = x.Limits_Lease
+      local min2 = max3
+      local x8 = (x7 - x7 % 8) / 8
+      if x8 < min2 then min2 = x8 end
+      overdue = 0 > min2 and 0 or min2
     end
     x.token, x.overdue = not early and (op_Ticket_Slot > 0 and op_Kind ~= 0 or due == 0), overdue
   elseif x.bound == 0 and not entitled then
@@ -3253,20 +3310,41 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local x4 = x.State_Held + x.Limits_Guess
         local y2 = x.State_Ended + 1
         local x5 = age - (x4 - x4 % y2) / y2
-        local pace = 0
-        pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
-        local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
-        if 10 < min2 then min2 = 10 end
-        local x6 = pace * min2
-        local x7 = (x6 - x6 % 20) / 20
+        local again2 = 0
+        do
+          local pace = 0
+          pace = Limits_pace(x.Limits_Tokens, x.Limits_Guess, x.State_Held, x.State_Ended)
+          local pace2 = pace
+          local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
+          if 10 < min2 then min2 = 10 end
+          local x6 = pace2 * min2
+          local root = 0
+          do
+            local n3 = 1024 * x.Limits_Tokens
+            local x7 = n3
+            local x8 = n3 + 1
+            local y3 = (x8 - x8 % 2) / 2
+            while y3 < x7 do
+              x7 = y3
+              local x9 = x7 + (n3 - n3 % x7) / x7
+              y3 = (x9 - x9 % 2) / 2
+            end
+            root = x7
+          end
+          local x7 = pace2 * 80
+          local max3 = (x6 - x6 % 20) / 20
+          local x8 = pace2 - (x7 - x7 % root) / root
+          if x8 > max3 then max3 = x8 end
+          again2 = max3
+        end
         local max3 = (x5 - x5 % 4) / 4
-        local x8 = (age - age % 8) / 8 - (x7 - x7 % 500) / 500
-        if x8 > max3 then max3 = x8 end
-        local x9 = x.Limits_Lease
-        local min3 = max3
-        local x10 = (x9 - x9 % 8) / 8
-        if x10 < min3 then min3 = x10 end
-        overdue = 0 > min3 and 0 or min3
+        local x6 = (age - age % 8) / 8 - (again2 - again2 % 500) / 500
+        if x6 > max3 then max3 = x6 end
+        local x7 = x.Limits_Lease
+        local min2 = max3
+        local x8 = (x7 - x7 % 8) / 8
+        if x8 < min2 then min2 = x8 end
+        overdue = 0 > min2 and 0 or min2
       end
       x.overdue = overdue
     end
@@ -4277,13 +4355,15 @@ function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3,
                 if is4 then
                   local is3 = cost2 == 0 or longer2
                   if not is3 then
-                    local x4 = line2.Estimated
-                    local y2 = 1 > x.State_Ended and 1 or x.State_Ended
-                    local max4 = w.Rate < w.Size and w.Rate or w.Size
-                    local x5 = (x4 - x4 % y2) / y2
-                    if x5 > max4 then max4 = x5 end
-                    if cost2 > max4 then max4 = cost2 end
-                    is3 = line2.Spare >= 4 * max4
+                    local max4 = 1
+                    local x4 = x.State_Ended < 64 and x.State_Ended or 64
+                    if x4 > max4 then max4 = x4 end
+                    local x5 = line2.Estimated
+                    local max5 = w.Rate < w.Size and w.Rate or w.Size
+                    local x6 = (x5 - x5 % max4) / max4
+                    if x6 > max5 then max5 = x6 end
+                    if cost2 > max5 then max5 = cost2 end
+                    is3 = line2.Spare >= 4 * max5
                   end
                   is4 = is3
                 end
@@ -5762,12 +5842,34 @@ end
           do
             local is4 = s_Closed <= s_Now and s_AgainUS > t * 1000 and s_Plain + Out(t) < l_Tokens
             if is4 then
-              local pace = 0
-              pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-              local min2 = l_Tokens > 5 and l_Tokens or 5
-              if 10 < min2 then min2 = 10 end
-              local x2 = pace * min2
-              is4 = (t - s_Now) * 1000 > (x2 - x2 % 20) / 20
+              local again2 = 0
+              do
+                local pace = 0
+                pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                local pace2 = pace
+                local min2 = l_Tokens > 5 and l_Tokens or 5
+                if 10 < min2 then min2 = 10 end
+                local x2 = pace2 * min2
+                local root = 0
+                do
+                  local n2 = 1024 * l_Tokens
+                  local x3 = n2
+                  local x4 = n2 + 1
+                  local y = (x4 - x4 % 2) / 2
+                  while y < x3 do
+                    x3 = y
+                    local x5 = x3 + (n2 - n2 % x3) / x3
+                    y = (x5 - x5 % 2) / 2
+                  end
+                  root = x3
+                end
+                local x3 = pace2 * 80
+                local max2 = (x2 - x2 % 20) / 20
+                local x4 = pace2 - (x3 - x3 % root) / root
+                if x4 > max2 then max2 = x4 end
+                again2 = max2
+              end
+              is4 = (t - s_Now) * 1000 > again2
             end
             local idle = is4
             local usedUp = 0
@@ -5776,12 +5878,14 @@ end
               for i2 = 0, s_Lines_n - 1 do
                 do
                   local line2 = s_Lines[i2]
-                  local x3 = line2.Estimated
-                  local y = 1 > s_Ended and 1 or s_Ended
                   local max2 = 1
-                  local x4 = (x3 - x3 % y) / y
-                  if x4 > max2 then max2 = x4 end
-                  if line2.Left < max2 then
+                  local x2 = s_Ended < 64 and s_Ended or 64
+                  if x2 > max2 then max2 = x2 end
+                  local x3 = line2.Estimated
+                  local max3 = 1
+                  local x4 = (x3 - x3 % max2) / max2
+                  if x4 > max3 then max3 = x4 end
+                  if line2.Left < max3 then
                     if line2.Window_Interval > longest then longest = line2.Window_Interval end
                   end
                 end
@@ -5813,11 +5917,11 @@ end
                       gain = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, s_Closed, line2.Left, s_Now, n2 * line2.Window_Interval + line2.Window_Offset - 1)
                       local left2 = gain
                       local max2 = 0
-                      local x3 = line2.Window_Size - line2.Window_Rate
-                      if x3 > max2 then max2 = x3 end
+                      local x2 = line2.Window_Size - line2.Window_Rate
+                      if x2 > max2 then max2 = x2 end
                       local max3 = 0
-                      local x4 = line2.Taken + (0 > left2 and 0 or left2) - max2
-                      if x4 > max3 then max3 = x4 end
+                      local x3 = line2.Taken + (0 > left2 and 0 or left2) - max2
+                      if x3 > max3 then max3 = x3 end
                       lost = max3
                       local t7 = line2.LargestAt > s_Closed and line2.LargestAt or s_Closed
                       local t8 = t7 - line2.Window_Offset
@@ -5830,20 +5934,20 @@ end
                       if left2 + line2.Window_Rate <= line2.Window_Size and s_Closed <= s_Now then
                         local gain2 = 0
                         gain2 = Window_gain(line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Offset, s_Closed, line2.Left, s_Now, s_Slot)
-                        local min3 = line2.Largest - 1
-                        local x5 = gain2 - line2.Promised
-                        if x5 < min3 then min3 = x5 end
-                        left2 = left2 - (0 > min3 and 0 or min3)
+                        local min2 = line2.Largest - 1
+                        local x4 = gain2 - line2.Promised
+                        if x4 < min2 then min2 = x4 end
+                        left2 = left2 - (0 > min2 and 0 or min2)
                       end
                       if usedUp2 <= line2.Window_Interval then
                         local max4 = 0
-                        local x5 = line2.Taken + (0 > left2 and 0 or left2)
-                        if x5 > max4 then max4 = x5 end
+                        local x4 = line2.Taken + (0 > left2 and 0 or left2)
+                        if x4 > max4 then max4 = x4 end
                         local unused = max4
-                        local x6 = (0 > line2.Spare and 0 or line2.Spare) * 3
+                        local x5 = (0 > line2.Spare and 0 or line2.Spare) * 3
                         local max5 = 4 * unused
-                        local x7 = (x6 - x6 % 4) / 4
-                        if x7 > max5 then max5 = x7 end
+                        local x6 = (x5 - x5 % 4) / 4
+                        if x6 > max5 then max5 = x6 end
                         line2.Spare = max5
                       end
                     else
@@ -5887,28 +5991,34 @@ end
                   end
                   if is5 then
                     do
-                      local x3 = line2.Estimated
-                      local y = 1 > s_Ended and 1 or s_Ended
                       local max2 = 1
-                      local x4 = (x3 - x3 % y) / y
-                      if x4 > max2 then max2 = x4 end
-                      local operations2 = (lost2 - lost2 % max2) / max2
+                      local x2 = s_Ended < 64 and s_Ended or 64
+                      if x2 > max2 then max2 = x2 end
+                      local x3 = line2.Estimated
+                      local max3 = 1
+                      local x4 = (x3 - x3 % max2) / max2
+                      if x4 > max3 then max3 = x4 end
+                      local operations2 = (lost2 - lost2 % max3) / max3
                       for i3 = 0, l_Windows_n - 1 do
                         local w2 = l_Windows[i3]
                         local line3 = s_Lines[i3]
                         local n2 = lost2
                         local same = w2.Unit == line2.Window_Unit
                         if not same then
-                          local x5 = line3.Estimated
-                          local y2 = 1 > s_Ended and 1 or s_Ended
-                          local y3 = (x5 - x5 % y2) / y2 + 1
-                          local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                          local min3 = operations2
-                          local x7 = (x6 - x6 % 4) / 4
-                          if x7 < min3 then min3 = x7 end
-                          local x8 = line3.Estimated
-                          local y4 = 1 > s_Ended and 1 or s_Ended
-                          n2 = min3 * ((x8 - x8 % y4) / y4)
+                          local max4 = 1
+                          local x5 = s_Ended < 64 and s_Ended or 64
+                          if x5 > max4 then max4 = x5 end
+                          local x6 = line3.Estimated
+                          local y = (x6 - x6 % max4) / max4 + 1
+                          local x7 = (1125899906842624 - 1125899906842624 % y) / y
+                          local min2 = operations2
+                          local x8 = (x7 - x7 % 4) / 4
+                          if x8 < min2 then min2 = x8 end
+                          local max5 = 1
+                          local x9 = s_Ended < 64 and s_Ended or 64
+                          if x9 > max5 then max5 = x9 end
+                          local x10 = line3.Estimated
+                          n2 = min2 * ((x10 - x10 % max5) / max5)
                         end
                         local is6 = same or w2.Size <= w2.Rate
                         if is6 then
@@ -5924,23 +6034,25 @@ end
                           local t7 = t - w2.Offset
                           local by7 = w2.Interval
                           if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
-                            local min3 = w2.Size
+                            local min2 = w2.Size
                             local x5 = line3.Promised + n2
-                            if x5 < min3 then min3 = x5 end
-                            line3.Promised = min3
+                            if x5 < min2 then min2 = x5 end
+                            line3.Promised = min2
                           else
-                            local min3 = 4 * (line3.Left + line3.Taken)
+                            local min2 = 4 * (line3.Left + line3.Taken)
                             local x5 = line3.Spare + 4 * n2
-                            if x5 < min3 then min3 = x5 end
-                            if min3 > line3.Spare then line3.Spare = min3 end
+                            if x5 < min2 then min2 = x5 end
+                            if min2 > line3.Spare then line3.Spare = min2 end
                           end
                         end
                       end
                     end
                   end
+                  local max2 = 1
+                  local x2 = s_Ended < 64 and s_Ended or 64
+                  if x2 > max2 then max2 = x2 end
                   local x3 = line2.Estimated
-                  local y = 1 > s_Ended and 1 or s_Ended
-                  local usual = (x3 - x3 % y) / y
+                  local usual = (x3 - x3 % max2) / max2
                   local is6 = idle
                   if is6 then
                     local gain2 = 0
@@ -5948,10 +6060,10 @@ end
                     local by4 = w.Interval
                     local n2 = (t4 - t4 % by4) / by4
                     gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, s_Now, n2 * w.Interval + w.Offset - 1)
-                    local min3 = w.Size
+                    local min2 = w.Size
                     local x4 = w.Rate > usual and w.Rate or usual
-                    if x4 < min3 then min3 = x4 end
-                    is6 = gain2 >= min3
+                    if x4 < min2 then min2 = x4 end
+                    is6 = gain2 >= min2
                   end
                   local is7 = is6
                   if is7 then
@@ -5960,23 +6072,23 @@ end
                       local spanUS2 = 0
                       do
                         local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                        local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                        local each2 = (x5 - x5 % y2) / y2
-                        local y3 = each2 + 1
-                        local min4 = usual
-                        local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                        if x6 < min4 then min4 = x6 end
-                        spanUS2 = min4 * each2
+                        local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                        local each2 = (x5 - x5 % y) / y
+                        local y2 = each2 + 1
+                        local min3 = usual
+                        local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+                        if x6 < min3 then min3 = x6 end
+                        spanUS2 = min3 * each2
                       end
                       local span = spanUS2
-                      local max2 = 64
-                      local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                      if x5 > max2 then max2 = x5 end
                       local max3 = 64
+                      local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                      if x5 > max3 then max3 = x5 end
+                      local max4 = 64
                       local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                      if x6 > max3 then max3 = x6 end
-                      local x7 = span % 4096 * max3
-                      spanUS = (span - span % 4096) / 4096 * max2 + (x7 - x7 % 4096) / 4096
+                      if x6 > max4 then max4 = x6 end
+                      local x7 = span % 4096 * max4
+                      spanUS = (span - span % 4096) / 4096 * max3 + (x7 - x7 % 4096) / 4096
                     end
                     is7 = (t - s_Now) * 1000 > 2 * spanUS
                   end
@@ -6172,19 +6284,21 @@ end
                 if due2 then
                   for i2 = 0, l_Windows_n - 1 do
                     local line2 = s_Lines[i2]
-                    local x3 = line2.Estimated
-                    local y = 1 > s_Ended and 1 or s_Ended
                     local max3 = 1
-                    local x4 = (x3 - x3 % y) / y
-                    if x4 > max3 then max3 = x4 end
-                    local usual = max3
-                    local x5 = 1099511627776 + 15
-                    local min2 = (x5 - x5 % 16) / 16
-                    local x6 = (1125899906842624 - 1125899906842624 % usual) / usual
-                    if x6 < min2 then min2 = x6 end
+                    local x3 = s_Ended < 64 and s_Ended or 64
+                    if x3 > max3 then max3 = x3 end
+                    local x4 = line2.Estimated
+                    local max4 = 1
+                    local x5 = (x4 - x4 % max3) / max3
+                    if x5 > max4 then max4 = x5 end
+                    local usual = max4
+                    local x6 = 1099511627776 + 15
+                    local min2 = (x6 - x6 % 16) / 16
+                    local x7 = (1125899906842624 - 1125899906842624 % usual) / usual
+                    if x7 < min2 then min2 = x7 end
                     local min3 = line2.Left
-                    local x7 = line2.Promised + min2 * usual
-                    if x7 < min3 then min3 = x7 end
+                    local x8 = line2.Promised + min2 * usual
+                    if x8 < min3 then min3 = x8 end
                     if min3 > line2.Promised then line2.Promised = min3 end
                   end
                 end
@@ -6459,34 +6573,38 @@ end
                     do
                       local w2 = l_Windows[l_Shortest]
                       local line2 = s_Lines[l_Shortest]
-                      local x2 = line2.Estimated
-                      local y = 1 > s_Ended and 1 or s_Ended
-                      local usual = (x2 - x2 % y) / y
+                      local max2 = 1
+                      local x2 = s_Ended < 64 and s_Ended or 64
+                      if x2 > max2 then max2 = x2 end
+                      local x3 = line2.Estimated
+                      local usual = (x3 - x3 % max2) / max2
                       local at2 = 9007199254740991
                       for i2 = 0, l_Windows_n - 1 do
                         do
                           local longer2 = l_Windows[i2]
                           local line3 = s_Lines[i2]
                           if longer2.Interval > w2.Interval then
-                            local x3 = line3.Estimated
-                            local y2 = 1 > s_Ended and 1 or s_Ended
-                            local max2 = 1
-                            local x4 = (x3 - x3 % y2) / y2
-                            if x4 > max2 then max2 = x4 end
-                            local x5 = 0 > line3.Left and 0 or line3.Left
-                            local n2 = (x5 - x5 % max2) / max2
+                            local max3 = 1
+                            local x4 = s_Ended < 64 and s_Ended or 64
+                            if x4 > max3 then max3 = x4 end
+                            local x5 = line3.Estimated
+                            local max4 = 1
+                            local x6 = (x5 - x5 % max3) / max3
+                            if x6 > max4 then max4 = x6 end
+                            local x7 = 0 > line3.Left and 0 or line3.Left
+                            local n2 = (x7 - x7 % max4) / max4
                             local t4 = s_Now - longer2.Offset
                             local by4 = longer2.Interval
                             local n3 = (t4 - t4 % by4) / by4 + 1
-                            local x6 = n3 * longer2.Interval + longer2.Offset
-                            if x6 < at2 then at2 = x6 end
+                            local x8 = n3 * longer2.Interval + longer2.Offset
+                            if x8 < at2 then at2 = x8 end
                             local room2 = 0
-                            local y3 = usual + 1
+                            local y = usual + 1
                             local min2 = n2
-                            local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x7 < min2 then min2 = x7 end
-                            local x8 = min2 * usual
-                            room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, s_Lines[l_Shortest].Left, (x8 - x8 % 2) / 2, s_Now)
+                            local x9 = (1125899906842624 - 1125899906842624 % y) / y
+                            if x9 < min2 then min2 = x9 end
+                            local x10 = min2 * usual
+                            room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, s_Lines[l_Shortest].Left, (x10 - x10 % 2) / 2, s_Now)
                             if room2 < at2 then at2 = room2 end
                           end
                         end
@@ -6532,29 +6650,31 @@ end
                         do
                           local spanUS = 0
                           do
-                            local x2 = line2.Estimated
-                            local y = 1 > s_Ended and 1 or s_Ended
-                            local cost2 = (x2 - x2 % y) / y
+                            local max2 = 1
+                            local x2 = s_Ended < 64 and s_Ended or 64
+                            if x2 > max2 then max2 = x2 end
+                            local x3 = line2.Estimated
+                            local cost2 = (x3 - x3 % max2) / max2
                             local spanUS2 = 0
                             do
-                              local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                              local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                              local each2 = (x3 - x3 % y2) / y2
-                              local y3 = each2 + 1
+                              local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                              local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                              local each2 = (x4 - x4 % y) / y
+                              local y2 = each2 + 1
                               local min2 = cost2
-                              local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
-                              if x4 < min2 then min2 = x4 end
+                              local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+                              if x5 < min2 then min2 = x5 end
                               spanUS2 = min2 * each2
                             end
                             local span = spanUS2
-                            local max2 = 64
-                            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x3 > max2 then max2 = x3 end
                             local max3 = 64
                             local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                             if x4 > max3 then max3 = x4 end
-                            local x5 = span % 4096 * max3
-                            spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
+                            local max4 = 64
+                            local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x5 > max4 then max4 = x5 end
+                            local x6 = span % 4096 * max4
+                            spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
                           end
                           local span = spanUS
                           if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
@@ -6612,15 +6732,17 @@ end
                         if line2.Left > max2 then max2 = line2.Left end
                         local weight2 = 0
                         do
-                          local x2 = line2.Estimated
-                          local y = 1 > s_Ended and 1 or s_Ended
-                          local cost2 = (x2 - x2 % y) / y
+                          local max3 = 1
+                          local x2 = s_Ended < 64 and s_Ended or 64
+                          if x2 > max3 then max3 = x2 end
+                          local x3 = line2.Estimated
+                          local cost2 = (x3 - x3 % max3) / max3
                           local fraction = 4033
-                          local max3 = 64
-                          local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                          if x3 > max3 then max3 = x3 end
-                          local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                          weight2 = (x4 - x4 % 4096) / 4096
+                          local max4 = 64
+                          local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                          if x4 > max4 then max4 = x4 end
+                          local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
+                          weight2 = (x5 - x5 % 4096) / 4096
                         end
                         local y = 1 > weight2 and 1 or weight2
                         local max3 = 1
@@ -6652,18 +6774,20 @@ end
                           local line2 = s_Lines[i2]
                           local i3 = w2.Unit
                           if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) == 0 then
-                            local x2 = line2.Estimated
-                            local y = 1 > s_Ended and 1 or s_Ended
-                            local each2 = (x2 - x2 % y) / y
+                            local max2 = 1
+                            local x2 = s_Ended < 64 and s_Ended or 64
+                            if x2 > max2 then max2 = x2 end
+                            local x3 = line2.Estimated
+                            local each2 = (x3 - x3 % max2) / max2
                             if each2 == 0 then
                               each2 = line2.Largest
                             end
                             if each2 > 0 then
                               local gain = 0
                               gain = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line2.Left, s_Now, v_at)
-                              local x3 = 0 > gain and 0 or gain
-                              local x4 = (x3 - x3 % each2) / each2
-                              if x4 < due2 then due2 = x4 end
+                              local x4 = 0 > gain and 0 or gain
+                              local x5 = (x4 - x4 % each2) / each2
+                              if x5 < due2 then due2 = x5 end
                             end
                           end
                         end
@@ -6677,12 +6801,14 @@ end
                           local line2 = s_Lines[i2]
                           local i3 = w2.Unit
                           local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local x2 = line2.Estimated
-                          local y = 1 > s_Ended and 1 or s_Ended
                           local max2 = 1
-                          local x3 = (x2 - x2 % y) / y
-                          if x3 > max2 then max2 = x3 end
-                          local usual = max2
+                          local x2 = s_Ended < 64 and s_Ended or 64
+                          if x2 > max2 then max2 = x2 end
+                          local x3 = line2.Estimated
+                          local max3 = 1
+                          local x4 = (x3 - x3 % max2) / max2
+                          if x4 > max3 then max3 = x4 end
+                          local usual = max3
                           local t4 = s_Slot - w2.Offset
                           local by4 = w2.Interval
                           local t5 = s_Now - w2.Offset
@@ -6690,25 +6816,27 @@ end
                           local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
                           local is6 = cost2 > 0
                           if is6 then
-                            local y2 = w2.Rate
+                            local y = w2.Rate
                             local min2 = n2
-                            local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
-                            if x4 < min2 then min2 = x4 end
+                            local x5 = (1125899906842624 - 1125899906842624 % y) / y
+                            if x5 < min2 then min2 = x5 end
                             local waits = 0
                             do
-                              local x5 = line2.Estimated
-                              local y3 = 1 > s_Ended and 1 or s_Ended
-                              local max3 = 1
-                              if line2.Largest > max3 then max3 = line2.Largest end
-                              local x6 = (x5 - x5 % y3) / y3
-                              if x6 > max3 then max3 = x6 end
-                              local each2 = max3
-                              local max4 = 0
-                              local x7 = s_Next - (s_Head - s_Head % 16) / 16
-                              if x7 > max4 then max4 = x7 end
-                              local min3 = max4
-                              local x8 = (1099511627776 - 1099511627776 % each2) / each2
-                              if x8 < min3 then min3 = x8 end
+                              local max4 = 1
+                              local x6 = s_Ended < 64 and s_Ended or 64
+                              if x6 > max4 then max4 = x6 end
+                              local x7 = line2.Estimated
+                              local max5 = 1
+                              if line2.Largest > max5 then max5 = line2.Largest end
+                              local x8 = (x7 - x7 % max4) / max4
+                              if x8 > max5 then max5 = x8 end
+                              local each2 = max5
+                              local max6 = 0
+                              local x9 = s_Next - (s_Head - s_Head % 16) / 16
+                              if x9 > max6 then max6 = x9 end
+                              local min3 = max6
+                              local x10 = (1099511627776 - 1099511627776 % each2) / each2
+                              if x10 < min3 then min3 = x10 end
                               waits = min3 * each2
                             end
                             is6 = line2.Left - cost2 + min2 * w2.Rate < waits
@@ -6722,11 +6850,11 @@ end
                           local promised = 0
                           promised = State_promised(s_Now, s_Slot, s_Closed, s_Next, s_Head, s_Ended, s_Lines, s_Lines_n, s_Calendars_n, w2.Unit)
                           local min3 = due2
-                          local x5 = (1125899906842624 - 1125899906842624 % usual) / usual
-                          if x5 < min3 then min3 = x5 end
+                          local x6 = (1125899906842624 - 1125899906842624 % usual) / usual
+                          if x6 < min3 then min3 = x6 end
                           local min4 = promised
-                          local x6 = min3 * usual
-                          if x6 < min4 then min4 = x6 end
+                          local x7 = min3 * usual
+                          if x7 < min4 then min4 = x7 end
                           room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line2.Left - min4, cost2, s_Now)
                           if room2 > at3 then at3 = room2 end
                         end
@@ -6757,13 +6885,15 @@ end
                           if is7 then
                             local is6 = cost2 == 0 or longer2
                             if not is6 then
-                              local x3 = line2.Estimated
-                              local y = 1 > s_Ended and 1 or s_Ended
-                              local max3 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                              local x4 = (x3 - x3 % y) / y
-                              if x4 > max3 then max3 = x4 end
-                              if cost2 > max3 then max3 = cost2 end
-                              is6 = line2.Spare >= 4 * max3
+                              local max3 = 1
+                              local x3 = s_Ended < 64 and s_Ended or 64
+                              if x3 > max3 then max3 = x3 end
+                              local x4 = line2.Estimated
+                              local max4 = w2.Rate < w2.Size and w2.Rate or w2.Size
+                              local x5 = (x4 - x4 % max3) / max3
+                              if x5 > max4 then max4 = x5 end
+                              if cost2 > max4 then max4 = cost2 end
+                              is6 = line2.Spare >= 4 * max4
                             end
                             is7 = is6
                           end
@@ -6834,15 +6964,17 @@ end
                             if line2.Left > max2 then max2 = line2.Left end
                             local weight2 = 0
                             do
-                              local x2 = line2.Estimated
-                              local y = 1 > s_Ended and 1 or s_Ended
-                              local cost2 = (x2 - x2 % y) / y
+                              local max3 = 1
+                              local x2 = s_Ended < 64 and s_Ended or 64
+                              if x2 > max3 then max3 = x2 end
+                              local x3 = line2.Estimated
+                              local cost2 = (x3 - x3 % max3) / max3
                               local fraction = 4033
-                              local max3 = 64
-                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x3 > max3 then max3 = x3 end
-                              local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                              weight2 = (x4 - x4 % 4096) / 4096
+                              local max4 = 64
+                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x4 > max4 then max4 = x4 end
+                              local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
+                              weight2 = (x5 - x5 % 4096) / 4096
                             end
                             local y = 1 > weight2 and 1 or weight2
                             local max3 = 1
@@ -6859,20 +6991,41 @@ end
                             space = 0
                           end
                         end
-                        local pace = 0
-                        pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                        local min3 = l_Tokens > 5 and l_Tokens or 5
-                        if 10 < min3 then min3 = 10 end
-                        local x2 = pace * min3
+                        local again2 = 0
+                        do
+                          local pace = 0
+                          pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                          local pace2 = pace
+                          local min3 = l_Tokens > 5 and l_Tokens or 5
+                          if 10 < min3 then min3 = 10 end
+                          local x2 = pace2 * min3
+                          local root = 0
+                          do
+                            local n2 = 1024 * l_Tokens
+                            local x3 = n2
+                            local x4 = n2 + 1
+                            local y = (x4 - x4 % 2) / 2
+                            while y < x3 do
+                              x3 = y
+                              local x5 = x3 + (n2 - n2 % x3) / x3
+                              y = (x5 - x5 % 2) / 2
+                            end
+                            root = x3
+                          end
+                          local x3 = pace2 * 80
+                          local max2 = (x2 - x2 % 20) / 20
+                          local x4 = pace2 - (x3 - x3 % root) / root
+                          if x4 > max2 then max2 = x4 end
+                          again2 = max2
+                        end
                         local max2 = v_again
                         if space > max2 then max2 = space end
-                        local x3 = (x2 - x2 % 20) / 20
-                        if x3 > max2 then max2 = x3 end
+                        if again2 > max2 then max2 = again2 end
                         local y = 1 > max2 and 1 or max2
-                        local min4 = (turns - turns % y) / y
-                        local x4 = s_Next - (s_Head - s_Head % 16) / 16
-                        if x4 < min4 then min4 = x4 end
-                        local tickets = min4
+                        local min3 = (turns - turns % y) / y
+                        local x2 = s_Next - (s_Head - s_Head % 16) / 16
+                        if x2 < min3 then min3 = x2 end
+                        local tickets = min3
                         local done
                         for i2 = 0, l_Windows_n - 1 do
                           local w2 = l_Windows[i2]
@@ -6883,22 +7036,22 @@ end
                           do
                             local fraction = 4033
                             local max3 = 64
-                            local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                            if x5 > max3 then max3 = x5 end
-                            local x6 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                            weight2 = (x6 - x6 % 4096) / 4096
+                            local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x3 > max3 then max3 = x3 end
+                            local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                            weight2 = (x4 - x4 % 4096) / 4096
                           end
                           local each2 = weight2
                           local spanUS = 0
                           do
-                            local x5 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
+                            local x3 = (w2.Interval < 60000 and w2.Interval or 60000) * 1000
                             local y2 = w2.Rate < w2.Size and w2.Rate or w2.Size
-                            local each3 = (x5 - x5 % y2) / y2
+                            local each3 = (x3 - x3 % y2) / y2
                             local y3 = each3 + 1
-                            local min5 = each2
-                            local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x6 < min5 then min5 = x6 end
-                            spanUS = min5 * each3
+                            local min4 = each2
+                            local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x4 < min4 then min4 = x4 end
+                            spanUS = min4 * each3
                           end
                           local y2 = 1 > spanUS and 1 or spanUS
                           local short = tickets - (turns - turns % y2) / y2
@@ -6916,10 +7069,10 @@ end
                                 do
                                   local fraction = 4033
                                   local max3 = 64
-                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x5 > max3 then max3 = x5 end
-                                  local x6 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                                  weight3 = (x6 - x6 % 4096) / 4096
+                                  local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x3 > max3 then max3 = x3 end
+                                  local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                  weight3 = (x4 - x4 % 4096) / 4096
                                 end
                                 is6 = line2.Promised >= weight3
                               end
@@ -6931,10 +7084,10 @@ end
                           if is7 then
                             local is6 = not (line2.Spare > 4 * (line2.Taken + cost2 - 1))
                             if not is6 then
-                              local min5 = short
-                              local x5 = (1125899906842624 - 1125899906842624 % each2) / each2
-                              if x5 < min5 then min5 = x5 end
-                              is6 = line2.Left - cost2 < min5 * each2
+                              local min4 = short
+                              local x3 = (1125899906842624 - 1125899906842624 % each2) / each2
+                              if x3 < min4 then min4 = x3 end
+                              is6 = line2.Left - cost2 < min4 * each2
                             end
                             is7 = is6
                           end
@@ -7076,26 +7229,47 @@ end
                       local x2 = s_Held + l_Guess
                       local y = s_Ended + 1
                       local x3 = age - (x2 - x2 % y) / y
-                      local pace = 0
-                      pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                      local min2 = l_Tokens > 5 and l_Tokens or 5
-                      if 10 < min2 then min2 = 10 end
-                      local x4 = pace * min2
-                      local x5 = (x4 - x4 % 20) / 20
+                      local again2 = 0
+                      do
+                        local pace = 0
+                        pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                        local pace2 = pace
+                        local min2 = l_Tokens > 5 and l_Tokens or 5
+                        if 10 < min2 then min2 = 10 end
+                        local x4 = pace2 * min2
+                        local root = 0
+                        do
+                          local n2 = 1024 * l_Tokens
+                          local x5 = n2
+                          local x6 = n2 + 1
+                          local y2 = (x6 - x6 % 2) / 2
+                          while y2 < x5 do
+                            x5 = y2
+                            local x7 = x5 + (n2 - n2 % x5) / x5
+                            y2 = (x7 - x7 % 2) / 2
+                          end
+                          root = x5
+                        end
+                        local x5 = pace2 * 80
+                        local max2 = (x4 - x4 % 20) / 20
+                        local x6 = pace2 - (x5 - x5 % root) / root
+                        if x6 > max2 then max2 = x6 end
+                        again2 = max2
+                      end
                       local max2 = (x3 - x3 % 4) / 4
-                      local x6 = (age - age % 8) / 8 - (x5 - x5 % 500) / 500
-                      if x6 > max2 then max2 = x6 end
-                      local min3 = max2
-                      local x7 = (l_Lease - l_Lease % 8) / 8
-                      if x7 < min3 then min3 = x7 end
-                      overdue = 0 > min3 and 0 or min3
+                      local x4 = (age - age % 8) / 8 - (again2 - again2 % 500) / 500
+                      if x4 > max2 then max2 = x4 end
+                      local min2 = max2
+                      local x5 = (l_Lease - l_Lease % 8) / 8
+                      if x5 < min2 then min2 = x5 end
+                      overdue = 0 > min2 and 0 or min2
                     end
                     v_overdue = overdue
                     if s_Ended == 0 then
                       local max2 = 0
                       local x2 = now2 - (s_LastID - s_LastID % 1024) / 1024
                       if x2 > max2 then max2 = x2 end
-                      v_round = max2 < 68719476736 and max2 or 68719476736
+                      v_round = max2 < 4294967296 and max2 or 4294967296
                     end
                   end
                   v_fresh = v_fresh and not v_spare
@@ -7108,19 +7282,40 @@ end
                   local x2 = s_Held + l_Guess
                   local y = s_Ended + 1
                   local x3 = age - (x2 - x2 % y) / y
-                  local pace = 0
-                  pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                  local min2 = l_Tokens > 5 and l_Tokens or 5
-                  if 10 < min2 then min2 = 10 end
-                  local x4 = pace * min2
-                  local x5 = (x4 - x4 % 20) / 20
+                  local again2 = 0
+                  do
+                    local pace = 0
+                    pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                    local pace2 = pace
+                    local min2 = l_Tokens > 5 and l_Tokens or 5
+                    if 10 < min2 then min2 = 10 end
+                    local x4 = pace2 * min2
+                    local root = 0
+                    do
+                      local n2 = 1024 * l_Tokens
+                      local x5 = n2
+                      local x6 = n2 + 1
+                      local y2 = (x6 - x6 % 2) / 2
+                      while y2 < x5 do
+                        x5 = y2
+                        local x7 = x5 + (n2 - n2 % x5) / x5
+                        y2 = (x7 - x7 % 2) / 2
+                      end
+                      root = x5
+                    end
+                    local x5 = pace2 * 80
+                    local max2 = (x4 - x4 % 20) / 20
+                    local x6 = pace2 - (x5 - x5 % root) / root
+                    if x6 > max2 then max2 = x6 end
+                    again2 = max2
+                  end
                   local max2 = (x3 - x3 % 4) / 4
-                  local x6 = (age - age % 8) / 8 - (x5 - x5 % 500) / 500
-                  if x6 > max2 then max2 = x6 end
-                  local min3 = max2
-                  local x7 = (l_Lease - l_Lease % 8) / 8
-                  if x7 < min3 then min3 = x7 end
-                  overdue = 0 > min3 and 0 or min3
+                  local x4 = (age - age % 8) / 8 - (again2 - again2 % 500) / 500
+                  if x4 > max2 then max2 = x4 end
+                  local min2 = max2
+                  local x5 = (l_Lease - l_Lease % 8) / 8
+                  if x5 < min2 then min2 = x5 end
+                  overdue = 0 > min2 and 0 or min2
                 end
                 v_overdue = overdue
               end
@@ -7368,29 +7563,31 @@ end
                           do
                             local spanUS = 0
                             do
-                              local x2 = line2.Estimated
-                              local y = 1 > s_Ended and 1 or s_Ended
-                              local cost2 = (x2 - x2 % y) / y
+                              local max2 = 1
+                              local x2 = s_Ended < 64 and s_Ended or 64
+                              if x2 > max2 then max2 = x2 end
+                              local x3 = line2.Estimated
+                              local cost2 = (x3 - x3 % max2) / max2
                               local spanUS2 = 0
                               do
-                                local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                                local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                local each2 = (x3 - x3 % y2) / y2
-                                local y3 = each2 + 1
+                                local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                local each2 = (x4 - x4 % y) / y
+                                local y2 = each2 + 1
                                 local min2 = cost2
-                                local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                if x4 < min2 then min2 = x4 end
+                                local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+                                if x5 < min2 then min2 = x5 end
                                 spanUS2 = min2 * each2
                               end
                               local span = spanUS2
-                              local max2 = 64
-                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x3 > max2 then max2 = x3 end
                               local max3 = 64
                               local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                               if x4 > max3 then max3 = x4 end
-                              local x5 = span % 4096 * max3
-                              spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
+                              local max4 = 64
+                              local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x5 > max4 then max4 = x5 end
+                              local x6 = span % 4096 * max4
+                              spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
                             end
                             local span = spanUS
                             if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
@@ -7499,19 +7696,21 @@ end
                       if due2 then
                         for i2 = 0, l_Windows_n - 1 do
                           local line2 = s_Lines[i2]
-                          local x4 = line2.Estimated
-                          local y = 1 > s_Ended and 1 or s_Ended
                           local max4 = 1
-                          local x5 = (x4 - x4 % y) / y
-                          if x5 > max4 then max4 = x5 end
-                          local usual = max4
-                          local x6 = waiting + 15
-                          local min2 = (x6 - x6 % 16) / 16
-                          local x7 = (1125899906842624 - 1125899906842624 % usual) / usual
-                          if x7 < min2 then min2 = x7 end
+                          local x4 = s_Ended < 64 and s_Ended or 64
+                          if x4 > max4 then max4 = x4 end
+                          local x5 = line2.Estimated
+                          local max5 = 1
+                          local x6 = (x5 - x5 % max4) / max4
+                          if x6 > max5 then max5 = x6 end
+                          local usual = max5
+                          local x7 = waiting + 15
+                          local min2 = (x7 - x7 % 16) / 16
+                          local x8 = (1125899906842624 - 1125899906842624 % usual) / usual
+                          if x8 < min2 then min2 = x8 end
                           local min3 = line2.Left
-                          local x8 = line2.Promised + min2 * usual
-                          if x8 < min3 then min3 = x8 end
+                          local x9 = line2.Promised + min2 * usual
+                          if x9 < min3 then min3 = x9 end
                           if min3 > line2.Promised then line2.Promised = min3 end
                         end
                       end
@@ -7635,15 +7834,17 @@ end
                       if line2.Left > max3 then max3 = line2.Left end
                       local weight2 = 0
                       do
-                        local x3 = line2.Estimated
-                        local y = 1 > s_Ended and 1 or s_Ended
-                        local cost2 = (x3 - x3 % y) / y
+                        local max4 = 1
+                        local x3 = s_Ended < 64 and s_Ended or 64
+                        if x3 > max4 then max4 = x3 end
+                        local x4 = line2.Estimated
+                        local cost2 = (x4 - x4 % max4) / max4
                         local fraction = 4033
-                        local max4 = 64
-                        local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                        if x4 > max4 then max4 = x4 end
-                        local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
-                        weight2 = (x5 - x5 % 4096) / 4096
+                        local max5 = 64
+                        local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x5 > max5 then max5 = x5 end
+                        local x6 = cost2 * max5 + fraction - 0 * 2531 % fraction
+                        weight2 = (x6 - x6 % 4096) / 4096
                       end
                       local y = 1 > weight2 and 1 or weight2
                       local max4 = 1
@@ -7660,15 +7861,36 @@ end
                       space = 0
                     end
                   end
-                  local pace3 = 0
-                  pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                  local min2 = l_Tokens > 5 and l_Tokens or 5
-                  if 10 < min2 then min2 = 10 end
-                  local x3 = pace3 * min2
+                  local again2 = 0
+                  do
+                    local pace3 = 0
+                    pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                    local pace4 = pace3
+                    local min2 = l_Tokens > 5 and l_Tokens or 5
+                    if 10 < min2 then min2 = 10 end
+                    local x3 = pace4 * min2
+                    local root = 0
+                    do
+                      local n2 = 1024 * l_Tokens
+                      local x4 = n2
+                      local x5 = n2 + 1
+                      local y = (x5 - x5 % 2) / 2
+                      while y < x4 do
+                        x4 = y
+                        local x6 = x4 + (n2 - n2 % x4) / x4
+                        y = (x6 - x6 % 2) / 2
+                      end
+                      root = x4
+                    end
+                    local x4 = pace4 * 80
+                    local max3 = (x3 - x3 % 20) / 20
+                    local x5 = pace4 - (x4 - x4 % root) / root
+                    if x5 > max3 then max3 = x5 end
+                    again2 = max3
+                  end
                   local max3 = v_again
                   if space > max3 then max3 = space end
-                  local x4 = (x3 - x3 % 20) / 20
-                  if x4 > max3 then max3 = x4 end
+                  if again2 > max3 then max3 = again2 end
                   v_again = max3
                   if v_bound == 2 and op_Urgent then
                     v_turn = false
@@ -7677,26 +7899,26 @@ end
                       for i2 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i2]
                         if f.Key == 0 - 0 then
-                          local min3 = f.Urgent
-                          local x5 = f.Units + f.Later
-                          if x5 < min3 then min3 = x5 end
-                          u_booked, u_tickets, u_until = f.Units + f.Later, min3, f.Until
+                          local min2 = f.Urgent
+                          local x3 = f.Units + f.Later
+                          if x3 < min2 then min2 = x3 end
+                          u_booked, u_tickets, u_until = f.Units + f.Later, min2, f.Until
                         end
                       end
                     end
                     local each2 = (v_again - v_again % 1000) / 1000 + 1
                     local y = 1 > v_again and 1 or v_again
-                    local min3 = 1 + u_tickets
-                    local x5 = (1125899906842624 - 1125899906842624 % y) / y
-                    if x5 < min3 then min3 = x5 end
-                    local x6 = min3 * v_again
-                    local all2 = (x6 - x6 % 1000) / 1000
+                    local min2 = 1 + u_tickets
+                    local x3 = (1125899906842624 - 1125899906842624 % y) / y
+                    if x3 < min2 then min2 = x3 end
+                    local x4 = min2 * v_again
+                    local all2 = (x4 - x4 % 1000) / 1000
                     local max4 = s_Now + v_overdue
                     if u_until > max4 then max4 = u_until end
-                    local min4 = s_Now + v_overdue + all2
-                    local x7 = max4 + each2
-                    if x7 < min4 then min4 = x7 end
-                    when2 = slot > min4 and slot or min4
+                    local min3 = s_Now + v_overdue + all2
+                    local x5 = max4 + each2
+                    if x5 < min3 then min3 = x5 end
+                    when2 = slot > min3 and slot or min3
                   else
                     if v_bound == 2 and (op_Ticket_Slot > 0 and op_Kind ~= 0 or v_fresh) then
                       local number2 = v_number
@@ -7704,50 +7926,50 @@ end
                         number2 = s_Next + 1
                       end
                       local max4 = 1
-                      local x5 = number2 - (s_Head - s_Head % 16) / 16
-                      if x5 > max4 then max4 = x5 end
+                      local x3 = number2 - (s_Head - s_Head % 16) / 16
+                      if x3 > max4 then max4 = x3 end
                       local n2 = max4
                       local root = 0
                       do
-                        local x6 = n2
-                        local x7 = n2 + 1
-                        local y = (x7 - x7 % 2) / 2
-                        while y < x6 do
-                          x6 = y
-                          local x8 = x6 + (n2 - n2 % x6) / x6
-                          y = (x8 - x8 % 2) / 2
+                        local x4 = n2
+                        local x5 = n2 + 1
+                        local y = (x5 - x5 % 2) / 2
+                        while y < x4 do
+                          x4 = y
+                          local x6 = x4 + (n2 - n2 % x4) / x4
+                          y = (x6 - x6 % 2) / 2
                         end
-                        root = x6
+                        root = x4
                       end
                       local max5 = 0
-                      local x6 = n2 - 2 * root
-                      if x6 > max5 then max5 = x6 end
-                      local min3 = max5
-                      local x7 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-                      if x7 < min3 then min3 = x7 end
-                      local x8 = min3 * pace2
-                      local x9 = s_Now + (x8 - x8 % 1000) / 1000
-                      if x9 > slot then slot = x9 end
+                      local x4 = n2 - 2 * root
+                      if x4 > max5 then max5 = x4 end
+                      local min2 = max5
+                      local x5 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                      if x5 < min2 then min2 = x5 end
+                      local x6 = min2 * pace2
+                      local x7 = s_Now + (x6 - x6 % 1000) / 1000
+                      if x7 > slot then slot = x7 end
                       local max6 = 0
-                      local x10 = n2 - l_Tokens
-                      if x10 > max6 then max6 = x10 end
-                      local x11 = max6 * 1024
-                      local min4 = (x11 - x11 % l_Tokens) / l_Tokens
-                      if 2048 < min4 then min4 = 2048 end
-                      local x12 = min4 * v_round
-                      local x13 = s_Now + (x12 - x12 % 1024) / 1024
-                      if x13 > slot then slot = x13 end
+                      local x8 = n2 - l_Tokens
+                      if x8 > max6 then max6 = x8 end
+                      local x9 = max6 * 1024
+                      local min3 = (x9 - x9 % l_Tokens) / l_Tokens
+                      if 2048 < min3 then min3 = 2048 end
+                      local x10 = min3 * v_round
+                      local x11 = s_Now + (x10 - x10 % 1024) / 1024
+                      if x11 > slot then slot = x11 end
                       if op_Kind == 0 and s_LastID > 0 then
-                        local x14 = s_Held + l_Guess
+                        local x12 = s_Held + l_Guess
                         local y = s_Ended + 1
                         local max7 = 0
-                        local x15 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
-                        if x15 > max7 then max7 = x15 end
-                        local max8 = (x14 - x14 % y) / y
-                        local x16 = (max7 - max7 % 4) / 4
-                        if x16 > max8 then max8 = x16 end
-                        local x17 = s_Now + max8
-                        if x17 > slot then slot = x17 end
+                        local x13 = (s_AgainUS - s_AgainUS % 1000) / 1000 - s_Now
+                        if x13 > max7 then max7 = x13 end
+                        local max8 = (x12 - x12 % y) / y
+                        local x14 = (max7 - max7 % 4) / 4
+                        if x14 > max8 then max8 = x14 end
+                        local x15 = s_Now + max8
+                        if x15 > slot then slot = x15 end
                       end
                     end
                     if op_Ticket_Slot > s_Now then
@@ -7756,25 +7978,25 @@ end
                       local max4 = s_Now + v_overdue
                       if s_Closed > max4 then max4 = s_Closed end
                       local max5 = s_AgainUS
-                      local x5 = max4 * 1000
-                      if x5 > max5 then max5 = x5 end
-                      local again2 = max5
+                      local x3 = max4 * 1000
+                      if x3 > max5 then max5 = x3 end
+                      local again3 = max5
                       if v_bound == 2 then
-                        local min3 = again2 + v_again
-                        if 9007199254740991 < min3 then min3 = 9007199254740991 end
-                        again2 = min3
-                        local x6 = s_Held + l_Guess
+                        local min2 = again3 + v_again
+                        if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                        again3 = min2
+                        local x4 = s_Held + l_Guess
                         local y = s_Ended + 1
-                        v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x6 - x6 % y) / y)
+                        v_turn = slot <= (again3 - again3 % 1000) / 1000 + 4 * ((x4 - x4 % y) / y)
                       end
                       local opens = 0
                       do
-                        local x6 = again2 - s_Closed * 1000
+                        local x4 = again3 - s_Closed * 1000
                         local y = 1 > v_again and 1 or v_again
-                        local number2 = (x6 - x6 % y) / y
+                        local number2 = (x4 - x4 % y) / y
                         local at2 = s_Closed
                         if s_Closed <= s_Now or number2 >= l_Tokens then
-                          opens = (again2 - again2 % 1000) / 1000
+                          opens = (again3 - again3 % 1000) / 1000
                         else
                           for i2 = 0, l_Windows_n - 1 do
                             local w = l_Windows[i2]
@@ -7786,36 +8008,36 @@ end
                               if is4 then
                                 local gain = 0
                                 gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
-                                local x7 = 0 > gain and 0 or gain
-                                is4 = (x7 - x7 % cost2) / cost2 <= number2
+                                local x5 = 0 > gain and 0 or gain
+                                is4 = (x5 - x5 % cost2) / cost2 <= number2
                               end
                               if is4 then
                                 local spanUS = 0
                                 do
                                   local spanUS2 = 0
                                   do
-                                    local x8 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                    local x6 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                                     local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                    local each2 = (x8 - x8 % y2) / y2
+                                    local each2 = (x6 - x6 % y2) / y2
                                     local y3 = each2 + 1
-                                    local min3 = cost2
-                                    local x9 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                    if x9 < min3 then min3 = x9 end
-                                    spanUS2 = min3 * each2
+                                    local min2 = cost2
+                                    local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                    if x7 < min2 then min2 = x7 end
+                                    spanUS2 = min2 * each2
                                   end
                                   local span = spanUS2
                                   local max6 = 64
-                                  local x8 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x8 > max6 then max6 = x8 end
+                                  local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x6 > max6 then max6 = x6 end
                                   local max7 = 64
-                                  local x9 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x9 > max7 then max7 = x9 end
-                                  local x10 = span % 4096 * max7
-                                  spanUS = (span - span % 4096) / 4096 * max6 + (x10 - x10 % 4096) / 4096
+                                  local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x7 > max7 then max7 = x7 end
+                                  local x8 = span % 4096 * max7
+                                  spanUS = (span - span % 4096) / 4096 * max6 + (x8 - x8 % 4096) / 4096
                                 end
-                                local x8 = number2 * spanUS
-                                local x9 = s_Closed + (x8 - x8 % 1000) / 1000
-                                if x9 > at2 then at2 = x9 end
+                                local x6 = number2 * spanUS
+                                local x7 = s_Closed + (x6 - x6 % 1000) / 1000
+                                if x7 > at2 then at2 = x7 end
                               end
                             end
                           end
@@ -8227,23 +8449,25 @@ end
                           local pace = 0
                           pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                           local pace2 = pace
-                          local x2 = line2.Estimated
-                          local y = 1 > s_Ended and 1 or s_Ended
                           local max2 = 1
-                          local x3 = (x2 - x2 % y) / y
-                          if x3 > max2 then max2 = x3 end
-                          local x4 = 0 > line2.Left and 0 or line2.Left
-                          local min2 = (x4 - x4 % max2) / max2
-                          local x5 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-                          if x5 < min2 then min2 = x5 end
-                          local x6 = min2 * pace2
+                          local x2 = s_Ended < 64 and s_Ended or 64
+                          if x2 > max2 then max2 = x2 end
+                          local x3 = line2.Estimated
+                          local max3 = 1
+                          local x4 = (x3 - x3 % max2) / max2
+                          if x4 > max3 then max3 = x4 end
+                          local x5 = 0 > line2.Left and 0 or line2.Left
+                          local min2 = (x5 - x5 % max3) / max3
+                          local x6 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                          if x6 < min2 then min2 = x6 end
+                          local x7 = min2 * pace2
                           local pace3 = 0
                           pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                          local x7 = pace3 * 16
-                          local max3 = 10000
-                          local x8 = (x7 - x7 % 1000) / 1000
-                          if x8 > max3 then max3 = x8 end
-                          uses = (x6 - x6 % 1000) / 1000 + max3
+                          local x8 = pace3 * 16
+                          local max4 = 10000
+                          local x9 = (x8 - x8 % 1000) / 1000
+                          if x9 > max4 then max4 = x9 end
+                          uses = (x7 - x7 % 1000) / 1000 + max4
                         end
                         if uses < wait2 then wait2 = uses end
                       end
@@ -8319,23 +8543,25 @@ end
                             local pace = 0
                             pace = Limits_pace(x2.Limits_Tokens, x2.Limits_Guess, x2.State_Held, x2.State_Ended)
                             local pace2 = pace
-                            local x4 = line2.Estimated
-                            local y = 1 > x2.State_Ended and 1 or x2.State_Ended
                             local max3 = 1
-                            local x5 = (x4 - x4 % y) / y
-                            if x5 > max3 then max3 = x5 end
-                            local x6 = 0 > line2.Left and 0 or line2.Left
-                            local min2 = (x6 - x6 % max3) / max3
-                            local x7 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-                            if x7 < min2 then min2 = x7 end
-                            local x8 = min2 * pace2
+                            local x4 = x2.State_Ended < 64 and x2.State_Ended or 64
+                            if x4 > max3 then max3 = x4 end
+                            local x5 = line2.Estimated
+                            local max4 = 1
+                            local x6 = (x5 - x5 % max3) / max3
+                            if x6 > max4 then max4 = x6 end
+                            local x7 = 0 > line2.Left and 0 or line2.Left
+                            local min2 = (x7 - x7 % max4) / max4
+                            local x8 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                            if x8 < min2 then min2 = x8 end
+                            local x9 = min2 * pace2
                             local pace3 = 0
                             pace3 = Limits_pace(x2.Limits_Tokens, x2.Limits_Guess, x2.State_Held, x2.State_Ended)
-                            local x9 = pace3 * 16
-                            local max4 = 10000
-                            local x10 = (x9 - x9 % 1000) / 1000
-                            if x10 > max4 then max4 = x10 end
-                            uses = (x8 - x8 % 1000) / 1000 + max4
+                            local x10 = pace3 * 16
+                            local max5 = 10000
+                            local x11 = (x10 - x10 % 1000) / 1000
+                            if x11 > max5 then max5 = x11 end
+                            uses = (x9 - x9 % 1000) / 1000 + max5
                           end
                           local x4 = max2 + uses
                           if x4 < wait2 then wait2 = x4 end
@@ -8479,15 +8705,17 @@ end
                             if line2.Left > max2 then max2 = line2.Left end
                             local weight2 = 0
                             do
-                              local x2 = line2.Estimated
-                              local y = 1 > s_Ended and 1 or s_Ended
-                              local cost2 = (x2 - x2 % y) / y
+                              local max3 = 1
+                              local x2 = s_Ended < 64 and s_Ended or 64
+                              if x2 > max3 then max3 = x2 end
+                              local x3 = line2.Estimated
+                              local cost2 = (x3 - x3 % max3) / max3
                               local fraction = 4033
-                              local max3 = 64
-                              local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x3 > max3 then max3 = x3 end
-                              local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                              weight2 = (x4 - x4 % 4096) / 4096
+                              local max4 = 64
+                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x4 > max4 then max4 = x4 end
+                              local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
+                              weight2 = (x5 - x5 % 4096) / 4096
                             end
                             local y = 1 > weight2 and 1 or weight2
                             local max3 = 1
@@ -8568,29 +8796,31 @@ end
                                   do
                                     local spanUS = 0
                                     do
-                                      local x2 = line2.Estimated
-                                      local y = 1 > s_Ended and 1 or s_Ended
-                                      local cost2 = (x2 - x2 % y) / y
+                                      local max2 = 1
+                                      local x2 = s_Ended < 64 and s_Ended or 64
+                                      if x2 > max2 then max2 = x2 end
+                                      local x3 = line2.Estimated
+                                      local cost2 = (x3 - x3 % max2) / max2
                                       local spanUS2 = 0
                                       do
-                                        local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                                        local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                        local each2 = (x3 - x3 % y2) / y2
-                                        local y3 = each2 + 1
+                                        local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                        local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                        local each2 = (x4 - x4 % y) / y
+                                        local y2 = each2 + 1
                                         local min2 = cost2
-                                        local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                        if x4 < min2 then min2 = x4 end
+                                        local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+                                        if x5 < min2 then min2 = x5 end
                                         spanUS2 = min2 * each2
                                       end
                                       local span = spanUS2
-                                      local max2 = 64
-                                      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                      if x3 > max2 then max2 = x3 end
                                       local max3 = 64
                                       local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                                       if x4 > max3 then max3 = x4 end
-                                      local x5 = span % 4096 * max3
-                                      spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
+                                      local max4 = 64
+                                      local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x5 > max4 then max4 = x5 end
+                                      local x6 = span % 4096 * max4
+                                      spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
                                     end
                                     local span = spanUS
                                     if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
@@ -8678,29 +8908,31 @@ end
                                   do
                                     local spanUS = 0
                                     do
-                                      local x2 = line2.Estimated
-                                      local y = 1 > s_Ended and 1 or s_Ended
-                                      local cost2 = (x2 - x2 % y) / y
+                                      local max2 = 1
+                                      local x2 = s_Ended < 64 and s_Ended or 64
+                                      if x2 > max2 then max2 = x2 end
+                                      local x3 = line2.Estimated
+                                      local cost2 = (x3 - x3 % max2) / max2
                                       local spanUS2 = 0
                                       do
-                                        local x3 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                                        local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                        local each2 = (x3 - x3 % y2) / y2
-                                        local y3 = each2 + 1
+                                        local x4 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                        local y = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                        local each2 = (x4 - x4 % y) / y
+                                        local y2 = each2 + 1
                                         local min2 = cost2
-                                        local x4 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                        if x4 < min2 then min2 = x4 end
+                                        local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+                                        if x5 < min2 then min2 = x5 end
                                         spanUS2 = min2 * each2
                                       end
                                       local span = spanUS2
-                                      local max2 = 64
-                                      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                      if x3 > max2 then max2 = x3 end
                                       local max3 = 64
                                       local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
                                       if x4 > max3 then max3 = x4 end
-                                      local x5 = span % 4096 * max3
-                                      spanUS = (span - span % 4096) / 4096 * max2 + (x5 - x5 % 4096) / 4096
+                                      local max4 = 64
+                                      local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x5 > max4 then max4 = x5 end
+                                      local x6 = span % 4096 * max4
+                                      spanUS = (span - span % 4096) / 4096 * max3 + (x6 - x6 % 4096) / 4096
                                     end
                                     local span = spanUS
                                     if (span - span % 4) / 4 > pace2 and (turns - turns % 16) / 16 > span then
@@ -9165,17 +9397,24 @@ end
                 if s_Ended == 0 then
                   s_Last = 0
                 end
-                if s_Ended < 64 then
-                  s_Ended = s_Ended + 1
-                else
-                  s_Held = s_Held - (s_Held - s_Held % 64) / 64
+                do
+                  local max2 = 64
+                  local x2 = 4 * l_Tokens
+                  if x2 > max2 then max2 = x2 end
+                  local times2 = max2 < 1024 and max2 or 1024
+                  if s_Ended < times2 then
+                    s_Ended = s_Ended + 1
+                  else
+                    s_Held = s_Held - (s_Held - s_Held % times2) / times2
+                    s_Ended = times2
+                  end
                 end
                 local max2 = 0
                 local x2 = s_Now - op_Lease_Begin
                 if x2 > max2 then max2 = x2 end
-                local time2 = max2 < 68719476736 and max2 or 68719476736
+                local time2 = max2 < 4294967296 and max2 or 4294967296
                 local x3 = 8 * (s_Held + l_Guess)
-                local y = s_Ended + 1
+                local y = (s_Ended < 64 and s_Ended or 64) + 1
                 local max3 = 8
                 local x4 = (x3 - x3 % y) / y
                 if x4 > max3 then max3 = x4 end
@@ -9371,15 +9610,17 @@ end
                       if line2.Left > max2 then max2 = line2.Left end
                       local weight2 = 0
                       do
-                        local x2 = line2.Estimated
-                        local y = 1 > s_Ended and 1 or s_Ended
-                        local cost2 = (x2 - x2 % y) / y
+                        local max3 = 1
+                        local x2 = s_Ended < 64 and s_Ended or 64
+                        if x2 > max3 then max3 = x2 end
+                        local x3 = line2.Estimated
+                        local cost2 = (x3 - x3 % max3) / max3
                         local fraction = 4033
-                        local max3 = 64
-                        local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                        if x3 > max3 then max3 = x3 end
-                        local x4 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                        weight2 = (x4 - x4 % 4096) / 4096
+                        local max4 = 64
+                        local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x4 > max4 then max4 = x4 end
+                        local x5 = cost2 * max4 + fraction - 0 * 2531 % fraction
+                        weight2 = (x5 - x5 % 4096) / 4096
                       end
                       local y = 1 > weight2 and 1 or weight2
                       local max3 = 1
@@ -9459,18 +9700,25 @@ end
                   if x2.State_Ended == 0 then
                     x2.State_Last = 0
                   end
-                  if x2.State_Ended < 64 then
-                    x2.State_Ended = x2.State_Ended + 1
-                  else
-                    local x3 = x2.State_Held
-                    x2.State_Held = x2.State_Held - (x3 - x3 % 64) / 64
+                  do
+                    local max2 = 64
+                    local x3 = 4 * x2.Limits_Tokens
+                    if x3 > max2 then max2 = x3 end
+                    local times2 = max2 < 1024 and max2 or 1024
+                    if x2.State_Ended < times2 then
+                      x2.State_Ended = x2.State_Ended + 1
+                    else
+                      local x4 = x2.State_Held
+                      x2.State_Held = x2.State_Held - (x4 - x4 % times2) / times2
+                      x2.State_Ended = times2
+                    end
                   end
                   local max2 = 0
                   local x3 = x2.State_Now - op_Lease_Begin
                   if x3 > max2 then max2 = x3 end
-                  local time2 = max2 < 68719476736 and max2 or 68719476736
+                  local time2 = max2 < 4294967296 and max2 or 4294967296
                   local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
-                  local y = x2.State_Ended + 1
+                  local y = (x2.State_Ended < 64 and x2.State_Ended or 64) + 1
                   local max3 = 8
                   local x5 = (x4 - x4 % y) / y
                   if x5 > max3 then max3 = x5 end
