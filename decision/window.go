@@ -153,8 +153,9 @@ func (l *Limits) line(s *State) {
 }
 
 // Until returns a time from which forgetting the entity changes no answer: its windows are full, no plain token is out,
-// no slot lies ahead, and there is no pin. Only the steps in which a Level rises end early. While a lease is out, do not forget the
-// entity either.
+// no slot lies ahead, and there is no pin. Only the steps in which a Level rises end early, and the averages are lost. So an entity is
+// known for a day longer if its tickets waited and its operations take much less than their estimates. No duration is worth that: one that
+// is too long leaves tokens idle. While a lease is out, do not forget the entity either.
 func (l *Limits) Until(s *State) int64 {
 	if s.Plain > 0 {
 		return Never
@@ -174,7 +175,9 @@ func (l *Limits) Until(s *State) int64 {
 		waiting = min(n, bound/pace) * pace / 1000
 	}
 	until := max(from+waiting, s.Slot, s.Closed, s.AgainUS/1000, l.Start) + l.Fill + l.grace()
+	low := false // operations take less than half of their estimates
 	for i := range s.Lines {
+		low = low || s.Lines[i].expected() < 2048
 		if owed := -min(s.Lines[i].Left, s.Lines[i].Promised); owed > 0 && i < len(l.Windows) {
 			w := &l.Windows[i]
 			until = max(until, from+min(owed/w.Rate+1, LastTime/w.Interval)*w.Interval+l.Fill)
@@ -185,6 +188,8 @@ func (l *Limits) Until(s *State) int64 {
 	}
 	if lines > len(l.Windows) {
 		until += remembered
+	} else if low && (s.Next > 0 || len(s.Calendars) > 0) { // tickets have waited: the next burst is booked by what is known
+		until += day
 	}
 	return min(until, Never)
 }

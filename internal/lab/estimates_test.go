@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -471,6 +472,33 @@ func TestEstimatesInFlight(t *testing.T) {
 		least := time.Duration(float64(got.Messages*c.estimate) / float64(c.window.Size) * float64(10*time.Second))
 		if got.Makespan > least*5/4+time.Minute {
 			t.Errorf("%d of %d: %v; %v if all estimates are in use", c.estimate, c.window.Size, got.Makespan, least)
+		}
+	}
+}
+
+// The estimates of one burst are known at the next one, hours later.
+func TestEstimatesOfTheBurstBefore(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		for _, off := range []int{4, 10} {
+			for _, best := range []int{5, 20, 60} { // s
+				limit := drip.Limit{Size: 1000, RefreshInterval: time.Second, Concurrency: plenty}
+				o := within(plenty, plenty, limit)
+				if !shared {
+					o = drip.Options{Size: limit.Size, RefreshRate: limit.Size, RefreshInterval: limit.RefreshInterval, Concurrency: plenty}
+				}
+				got := mustRunShared(t, SharedScenario{
+					Options: o, Entities: entities(1), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+					Costs: func(*rand.Rand) (estimate, actual int) { return 20 * off, 20 },
+					Messages: func(*rand.Rand) (m []SharedMessage) {
+						for _, at := range []time.Duration{0, 8 * time.Hour} {
+							m = append(m, slices.Repeat([]SharedMessage{{At: at}}, 50*best)...)
+						}
+						return m
+					},
+				}, 1)
+				took := got.Makespan - 8*time.Hour
+				tell(t, took > time.Duration(best*18/10+1)*time.Second, "shared %v, estimates %d times too high: %v, at best %d s; %.2f postponements", shared, off, took, best, got.Redeliveries.Mean)
+			}
 		}
 	}
 }

@@ -2042,7 +2042,17 @@ function Shared_advance(x, now)
           if x3 > max2 then max2 = x3 end
           if x.Limits_Start > max2 then max2 = x.Limits_Start end
           local until2 = max2 + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
+          local low2 = false
           for i2 = 0, x.State_Lines_n - 1 do
+            local is2 = low2
+            if not is2 then
+              local line2 = x.State_Lines[i2]
+              local max3 = 64
+              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+              if x4 > max3 then max3 = x4 end
+              is2 = max3 < 2048
+            end
+            low2 = is2
             do
               local owed = -(x.State_Lines[i2].Left < x.State_Lines[i2].Promised and x.State_Lines[i2].Left or x.State_Lines[i2].Promised)
               if owed > 0 and i2 < x.Limits_Windows_n then
@@ -2050,10 +2060,10 @@ function Shared_advance(x, now)
                 local y = w.Rate
                 local y2 = w.Interval
                 local min2 = (owed - owed % y) / y + 1
-                local x4 = (8796093022208 - 8796093022208 % y2) / y2
-                if x4 < min2 then min2 = x4 end
-                local x5 = from2 + min2 * w.Interval + x.Limits_Fill
-                if x5 > until2 then until2 = x5 end
+                local x5 = (8796093022208 - 8796093022208 % y2) / y2
+                if x5 < min2 then min2 = x5 end
+                local x6 = from2 + min2 * w.Interval + x.Limits_Fill
+                if x6 > until2 then until2 = x6 end
               end
             end
           end
@@ -2063,6 +2073,8 @@ function Shared_advance(x, now)
           end
           if lines2 > x.Limits_Windows_n then
             until2 = until2 + 2678400000
+          elseif low2 and (x.State_Next > 0 or x.State_Calendars_n > 0) then
+            until2 = until2 + 86400000
           end
           Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
         end
@@ -4850,7 +4862,17 @@ else
   if x2 > max2 then max2 = x2 end
   if l_Start > max2 then max2 = l_Start end
   local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+  local low2 = false
   for i2 = 0, s_Lines_n - 1 do
+    local is2 = low2
+    if not is2 then
+      local line2 = s_Lines[i2]
+      local max3 = 64
+      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+      if x3 > max3 then max3 = x3 end
+      is2 = max3 < 2048
+    end
+    low2 = is2
     do
       local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
       if owed > 0 and i2 < l_Windows_n then
@@ -4858,10 +4880,10 @@ else
         local y = w.Rate
         local y2 = w.Interval
         local min2 = (owed - owed % y) / y + 1
-        local x3 = (8796093022208 - 8796093022208 % y2) / y2
-        if x3 < min2 then min2 = x3 end
-        local x4 = from2 + min2 * w.Interval + l_Fill
-        if x4 > until2 then until2 = x4 end
+        local x4 = (8796093022208 - 8796093022208 % y2) / y2
+        if x4 < min2 then min2 = x4 end
+        local x5 = from2 + min2 * w.Interval + l_Fill
+        if x5 > until2 then until2 = x5 end
       end
     end
   end
@@ -4871,6 +4893,8 @@ else
   end
   if lines2 > l_Windows_n then
     until2 = until2 + 2678400000
+  elseif low2 and (s_Next > 0 or s_Calendars_n > 0) then
+    until2 = until2 + 86400000
   end
   till = until2 < 9007199254740991 and until2 or 9007199254740991
 end
@@ -5743,7 +5767,17 @@ end
               if x2 > max2 then max2 = x2 end
               if l_Start > max2 then max2 = l_Start end
               local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+              local low2 = false
               for i2 = 0, s_Lines_n - 1 do
+                local is2 = low2
+                if not is2 then
+                  local line2 = s_Lines[i2]
+                  local max3 = 64
+                  local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                  if x3 > max3 then max3 = x3 end
+                  is2 = max3 < 2048
+                end
+                low2 = is2
                 do
                   local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                   if owed > 0 and i2 < l_Windows_n then
@@ -5751,10 +5785,10 @@ end
                     local y = w.Rate
                     local y2 = w.Interval
                     local min2 = (owed - owed % y) / y + 1
-                    local x3 = (8796093022208 - 8796093022208 % y2) / y2
-                    if x3 < min2 then min2 = x3 end
-                    local x4 = from2 + min2 * w.Interval + l_Fill
-                    if x4 > until2 then until2 = x4 end
+                    local x4 = (8796093022208 - 8796093022208 % y2) / y2
+                    if x4 < min2 then min2 = x4 end
+                    local x5 = from2 + min2 * w.Interval + l_Fill
+                    if x5 > until2 then until2 = x5 end
                   end
                 end
               end
@@ -5764,6 +5798,8 @@ end
               end
               if lines2 > l_Windows_n then
                 until2 = until2 + 2678400000
+              elseif low2 and (s_Next > 0 or s_Calendars_n > 0) then
+                until2 = until2 + 86400000
               end
               Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
             end
@@ -10049,7 +10085,17 @@ else
   if x2 > max2 then max2 = x2 end
   if l_Start > max2 then max2 = l_Start end
   local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+  local low2 = false
   for i2 = 0, s_Lines_n - 1 do
+    local is2 = low2
+    if not is2 then
+      local line2 = s_Lines[i2]
+      local max3 = 64
+      local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+      if x3 > max3 then max3 = x3 end
+      is2 = max3 < 2048
+    end
+    low2 = is2
     do
       local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
       if owed > 0 and i2 < l_Windows_n then
@@ -10057,10 +10103,10 @@ else
         local y = w.Rate
         local y2 = w.Interval
         local min2 = (owed - owed % y) / y + 1
-        local x3 = (8796093022208 - 8796093022208 % y2) / y2
-        if x3 < min2 then min2 = x3 end
-        local x4 = from2 + min2 * w.Interval + l_Fill
-        if x4 > until2 then until2 = x4 end
+        local x4 = (8796093022208 - 8796093022208 % y2) / y2
+        if x4 < min2 then min2 = x4 end
+        local x5 = from2 + min2 * w.Interval + l_Fill
+        if x5 > until2 then until2 = x5 end
       end
     end
   end
@@ -10070,6 +10116,8 @@ else
   end
   if lines2 > l_Windows_n then
     until2 = until2 + 2678400000
+  elseif low2 and (s_Next > 0 or s_Calendars_n > 0) then
+    until2 = until2 + 86400000
   end
   till = until2 < 9007199254740991 and until2 or 9007199254740991
 end
