@@ -207,7 +207,11 @@ func (c *consumption) step(ctx context.Context, msg jetstream.Msg) {
 	key := sequence(msg)
 	note := ""
 	if meta.NumDelivered > 1 {
-		note = c.notes.get(ctx, key)
+		if note, err = c.notes.get(ctx, key); err != nil {
+			stop()
+			_ = msg.NakWithDelay(sleep.Jitter(time.Second)) // as a newcomer it would lose its place and its failures so far
+			return
+		}
 	}
 	out := c.w.Do(ctx, msg, note, func(ctx context.Context) error { return c.handle(ctx, msg) })
 	ctx = context.WithoutCancel(ctx)
@@ -283,6 +287,8 @@ type notes struct {
 	prefix string // of the subjects, which end with the sequence of the message
 	made   string // when the consumer was made: a stream that is made anew has other messages with the same sequences
 	log    *slog.Logger
+
+	reading outage.Outage
 }
 
 // unambiguous makes the hyphen that ends a name recognizable: the consumer b-c of the stream a is not the consumer c of a-b.
@@ -295,7 +301,7 @@ func (l *Limit) notes(ctx context.Context, info *jetstream.ConsumerInfo) (*notes
 		MaxMsgsPerSubject: 1, MaxAge: noteAge, Storage: jetstream.MemoryStorage, AllowDirect: true,
 	}
 	stream, err := l.js.CreateOrUpdateStream(ctx, config)
-	return &notes{l.js, stream, config, prefix, info.Created.UTC().Format(time.RFC3339Nano), l.log}, err
+	return &notes{js: l.js, stream: stream, config: config, prefix: prefix, made: info.Created.UTC().Format(time.RFC3339Nano), log: l.log}, err
 }
 
 // madeHeader has notes.made in a note.
@@ -303,21 +309,28 @@ const madeHeader = "Drip-Made"
 
 const noteTimeout = 2 * time.Second
 
-// get returns the note of a message, "" if there is none.
-func (n *notes) get(ctx context.Context, message string) string {
+// get returns the note of a message, "" if there is none. Its error means that there may be one.
+func (n *notes) get(ctx context.Context, message string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
 	m, err := n.stream.GetLastMsgForSubject(ctx, n.prefix+message)
-	if err != nil {
-		if !errors.Is(err, jetstream.ErrMsgNotFound) {
-			n.log.Warn("a ticket is lost", "sequence", message, "error", err)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders): // a server that restarts forgets a stream in memory
+		n.log.Warn("a ticket is lost", "sequence", message, "error", err)
+		return "", nil
+	case err != nil && !errors.Is(err, jetstream.ErrMsgNotFound):
+		if n.reading.Fails(err) {
+			n.log.Warn("no answer about tickets, their messages wait", "sequence", message, "error", err)
 		}
-		return ""
+		return "", err
 	}
-	if m.Header.Get(madeHeader) != n.made {
-		return ""
+	if n.reading.Works() {
+		n.log.Info("answers about tickets again")
 	}
-	return string(m.Data)
+	if err != nil || m.Header.Get(madeHeader) != n.made {
+		return "", nil
+	}
+	return string(m.Data), nil
 }
 
 func (n *notes) put(ctx context.Context, message, note string) {

@@ -545,18 +545,18 @@ func TestTicketsOfOthersStay(t *testing.T) {
 	n, err := limit.notes(ctx, c.CachedInfo())
 	ok(t, err)
 	n.put(ctx, "1", "attempts=1")
-	if note := n.get(ctx, "1"); note != "attempts=1" {
-		t.Fatalf("the note is %q", note)
+	if note, err := n.get(ctx, "1"); note != "attempts=1" {
+		t.Fatalf("the note is %q, %v", note, err)
 	}
 	ok(t, js.DeleteStream(ctx, n.config.Name)) // as a restart does with a stream in memory
 	n.put(ctx, "2", "attempts=4")
 	n.drop(ctx, "1")
-	if note := n.get(ctx, "2"); note != "attempts=4" {
-		t.Errorf("the note of another message is %q", note)
+	if note, err := n.get(ctx, "2"); note != "attempts=4" {
+		t.Errorf("the note of another message is %q, %v", note, err)
 	}
 	n.drop(ctx, "2")
-	if note := n.get(ctx, "2"); note != "" {
-		t.Errorf("the note that was dropped is %q", note)
+	if note, err := n.get(ctx, "2"); note != "" || err != nil {
+		t.Errorf("the note that was dropped is %q, %v", note, err)
 	}
 }
 
@@ -589,6 +589,47 @@ func TestNotesOfAnotherStream(t *testing.T) {
 	}
 }
 
+// unread is a stream that does not answer once.
+type unread struct {
+	jetstream.Stream
+	once sync.Once
+}
+
+func (s *unread) GetLastMsgForSubject(ctx context.Context, subject string) (_ *jetstream.RawStreamMsg, err error) {
+	if s.once.Do(func() { err = context.DeadlineExceeded }); err != nil {
+		return nil, err
+	}
+	return s.Stream.GetLastMsgForSubject(ctx, subject)
+}
+
+// A message whose ticket the server does not tell waits, and keeps its ticket.
+func TestNoAnswerAboutATicket(t *testing.T) {
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{}, Options{})
+	notes, err := limit.notes(t.Context(), c.CachedInfo())
+	ok(t, err)
+	notes.put(t.Context(), "1", "attempts=3")
+	notes.stream = &unread{Stream: notes.stream}
+	ran := false
+	consuming := &consumption{Limit: limit, config: c.CachedInfo().Config, notes: notes, handle: func(ctx context.Context, _ jetstream.Msg) error {
+		ran = true
+		if n := worker.OperationOf(ctx).Attempts; n != 3 {
+			t.Errorf("the message has failed %d times, want 3", n)
+		}
+		return nil
+	}}
+	msg, err := c.Next()
+	ok(t, err)
+	ok(t, msg.Nak())
+	for range 2 {
+		msg, err = c.Next()
+		ok(t, err)
+		consuming.step(t.Context(), msg)
+	}
+	if !ran {
+		t.Error("the message did not run")
+	}
+}
+
 // naked notes the delay of its message.
 type naked struct {
 	jetstream.Msg
@@ -612,7 +653,9 @@ func TestDelayOfDays(t *testing.T) {
 		return worker.Later(7*24*time.Hour, nil)
 	}}
 	consuming.step(t.Context(), m)
-	due := time.Until(worker.ParseNote(notes.get(t.Context(), "1")).Due)
+	note, err := notes.get(t.Context(), "1")
+	ok(t, err)
+	due := time.Until(worker.ParseNote(note).Due)
 	if m.delay < time.Hour || m.delay >= noteAge || due < 6*24*time.Hour {
 		t.Errorf("the message waits for %v, its note says %v, and the server keeps that for %v", m.delay, due, noteAge)
 	}
