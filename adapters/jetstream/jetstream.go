@@ -121,6 +121,7 @@ type consumption struct {
 	notes   *notes
 	hands   chan struct{}  // has a place for each message in hand
 	running sync.WaitGroup // of the messages in hand
+	kept    sync.Map       // their sequences
 	handle  func(context.Context, jetstream.Msg) error
 
 	receiving outage.Outage
@@ -198,13 +199,17 @@ const flushTimeout = 5 * time.Second
 
 // step handles a delivery and then acknowledges, postpones or terminates the message.
 func (c *consumption) step(ctx context.Context, msg jetstream.Msg) {
-	stop := keep(msg, c.config.AckWait)
-	defer stop()
 	meta, err := msg.Metadata()
 	if err != nil {
 		return // not of a consumer
 	}
 	key := sequence(msg)
+	if _, inHand := c.kept.LoadOrStore(key, true); inHand {
+		return // the server has lost sight of the message for a while; its first delivery settles it
+	}
+	end := keep(msg, c.config.AckWait)
+	stop := sync.OnceFunc(func() { end(); c.kept.Delete(key) }) // before it is settled: it may come back at once
+	defer stop()
 	note := ""
 	if meta.NumDelivered > 1 {
 		if note, err = c.notes.get(ctx, key); err != nil {
@@ -258,7 +263,7 @@ func sequence(msg jetstream.Msg) string {
 	return strconv.FormatUint(meta.Sequence.Stream, 10)
 }
 
-// keep tells the server that a message is in hand until stop is called.
+// keep tells the server that a message is in hand until stop is called, once.
 func keep(msg jetstream.Msg, ackWait time.Duration) (stop func()) {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
@@ -275,7 +280,7 @@ func keep(msg jetstream.Msg, ackWait time.Duration) (stop func()) {
 			}
 		}
 	}()
-	return sync.OnceFunc(func() { close(ended); <-stopped })
+	return func() { close(ended); <-stopped }
 }
 
 // notes are the notes of postponed messages, in a stream of their own. A message whose note is lost is a new message: it loses

@@ -630,6 +630,44 @@ func TestNoAnswerAboutATicket(t *testing.T) {
 	}
 }
 
+// mute tells the server nothing while its message is in hand, like a message of a connection that is lost.
+type mute struct{ jetstream.Msg }
+
+func (mute) InProgress() error { return nil }
+
+// A message that is delivered again while it is in hand does not run beside itself, and ends with its first delivery.
+func TestDeliveredWhileInHand(t *testing.T) {
+	js := connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	limit, c := start(t, js, jetstream.ConsumerConfig{AckWait: 500 * time.Millisecond}, Options{})
+	notes, err := limit.notes(ctx, c.CachedInfo())
+	ok(t, err)
+	began, end := make(chan struct{}, 2), make(chan struct{})
+	consuming := &consumption{Limit: limit, config: c.CachedInfo().Config, notes: notes, handle: func(context.Context, jetstream.Msg) error {
+		began <- struct{}{}
+		<-end
+		return nil
+	}}
+	first, err := c.Next()
+	ok(t, err)
+	consuming.running.Go(func() { consuming.step(ctx, mute{first}) })
+	<-began
+	again, err := c.Next()
+	ok(t, err)
+	returned := make(chan struct{})
+	consuming.running.Go(func() { consuming.step(ctx, again); close(returned) })
+	select {
+	case <-returned:
+	case <-began:
+		t.Error("the message runs twice at the same time")
+	}
+	close(end)
+	consuming.running.Wait()
+	(&queue{js, "orders"}).done(ctx)
+	ok(t, ctx.Err())
+}
+
 // naked notes the delay of its message.
 type naked struct {
 	jetstream.Msg
