@@ -140,6 +140,7 @@ type Limiter struct {
 	queue     []*request // by place
 	vacancies []vacancy  // by since
 	places    int64      // how many there were
+	gone      int        // about how many requests are gone and not removed yet
 	answers   []*request // of the round under way
 	serving   bool
 	again     bool

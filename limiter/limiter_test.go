@@ -305,6 +305,73 @@ func TestOrderOfTheImpatient(t *testing.T) {
 	})
 }
 
+// TestLeavers has calls behind calls that have left: these are in nobody's way.
+func TestLeavers(t *testing.T) {
+	// call waits in the background, for its patience at most. It is admitted after want.
+	call := func(t *testing.T, wg *sync.WaitGroup, l *limiter.Limiter, patience, want time.Duration) {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			waited, err := l.Consume(ctx, 1)
+			if waited != want || (err != nil) != (want == patience) {
+				t.Errorf("waited %v of %v, want %v: %v", waited, patience, want, err)
+			}
+		})
+		synctest.Wait()
+	}
+	const ms = time.Millisecond
+	t.Run("one comes back", func(t *testing.T) {
+		both(t, limiter.Options{Limit: 1000}, func(t *testing.T, l *limiter.Limiter) {
+			var wg sync.WaitGroup
+			must(t, l.ConsumeNow(t.Context(), 105))
+			call(t, &wg, l, 100*ms, 100*ms)
+			time.Sleep(ms)
+			call(t, &wg, l, 106*ms, 106*ms) // then it is its turn, which is held for the call before it
+			call(t, &wg, l, time.Hour, 109*ms)
+			call(t, &wg, l, time.Hour, 109*ms)
+			time.Sleep(107 * ms)
+			call(t, &wg, l, 106*ms, 0)
+			wg.Wait()
+		})
+	})
+	t.Run("a patient one left", func(t *testing.T) {
+		both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+			var wg sync.WaitGroup
+			must(t, l.ConsumeNow(t.Context(), 8))
+			call(t, &wg, l, 600*ms, 600*ms)
+			call(t, &wg, l, 650*ms, 650*ms)
+			time.Sleep(300 * ms)
+			call(t, &wg, l, 620*ms, 500*ms)
+			call(t, &wg, l, 620*ms, 600*ms)
+			time.Sleep(360 * ms)
+			call(t, &wg, l, 600*ms, 340*ms) // not before those that are as patient
+			wg.Wait()
+		})
+	})
+}
+
+// BenchmarkLeaving has 50,000 waiting calls leave at once. Its time is that of one.
+func BenchmarkLeaving(b *testing.B) {
+	const calls = 50_000
+	for range b.N {
+		b.StopTimer()
+		l, err := limiter.New(limiter.Options{Limit: 1})
+		must(b, err)
+		must(b, l.ConsumeNow(b.Context(), 1e9))
+		ctx, cancel := context.WithCancel(b.Context())
+		var begun, wg sync.WaitGroup
+		begun.Add(calls)
+		for range calls {
+			wg.Go(func() { begun.Done(); _, _ = l.Consume(ctx, 1) })
+		}
+		begun.Wait()
+		b.StartTimer()
+		cancel()
+		wg.Wait()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*calls), "ns/op")
+}
+
 // TestTie lets the timeout of the first caller pass when its turn comes: the next one has the turn at once.
 func TestTie(t *testing.T) {
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {

@@ -137,14 +137,17 @@ func (l *Limiter) submit(ctx context.Context, r *request) error {
 // enqueue puts r last. But r takes the place of a caller that gave up just now if it is as patient as that caller, and
 // if later requests of another patience wait. l.mu is held here and below.
 func (l *Limiter) enqueue(r *request) {
-	l.vacancies = slices.DeleteFunc(l.vacancies, func(v vacancy) bool { return r.arrived.Sub(v.since) > keepPlace })
+	for len(l.vacancies) > 0 && r.arrived.Sub(l.vacancies[0].since) > keepPlace {
+		l.vacancies = l.vacancies[1:]
+	}
 	l.places++
 	r.place = l.places
 	i := slices.IndexFunc(l.vacancies, func(v vacancy) bool { return alike(r.patience, v.patience) })
 	if i >= 0 && !r.try {
 		place := l.vacancies[i].place
-		l.vacancies = slices.Delete(l.vacancies, i, i+1)
-		if slices.ContainsFunc(l.queue, func(q *request) bool { return q.place > place && !alike(q.patience, r.patience) }) {
+		copy(l.vacancies[1:], l.vacancies[:i]) // there may be thousands behind it
+		l.vacancies = l.vacancies[1:]
+		if slices.ContainsFunc(l.queue, func(q *request) bool { return q.place > place && !q.gone && !alike(q.patience, r.patience) }) {
 			r.place = place
 		}
 	}
@@ -153,27 +156,37 @@ func (l *Limiter) enqueue(r *request) {
 	l.queue = slices.Insert(l.queue, i, r)
 	// It has to wait if the requests before it do, and there is a timer for them. In a storage others may have given
 	// units back.
+	for i > 0 && l.queue[i-1].gone {
+		i--
+	}
 	r.waits = l.storage == nil && !r.try && i > 0 && l.queue[i-1].waits
 }
 
-// leave removes the request of a caller whose context has ended, and returns the caller's error.
+// leave takes back the request of a caller whose context has ended, and returns the caller's error. Only when half of the
+// requests are gone are they removed: thousands of callers may leave at once.
 func (l *Limiter) leave(r *request, err error) error {
 	if r.answered {
 		return r.err
 	}
 	r.gone = true
-	this := func(q *request) bool { return q == r }
+	if l.gone++; l.gone > (len(l.changes)+len(l.queue))/2 {
+		l.tidy()
+	}
 	if r.change != nil {
-		l.changes = slices.DeleteFunc(l.changes, this)
 		return err
 	}
-	l.queue = slices.DeleteFunc(l.queue, this)
-	l.rest()
 	r.waited = time.Since(r.arrived)
 	if errors.Is(err, context.DeadlineExceeded) {
 		l.vacate(r)
 	}
 	return err
+}
+
+// tidy removes the requests that are over.
+func (l *Limiter) tidy() {
+	over := func(r *request) bool { return r.answered || r.gone }
+	l.changes, l.queue, l.gone = slices.DeleteFunc(l.changes, over), slices.DeleteFunc(l.queue, over), 0
+	l.rest()
 }
 
 // vacate keeps the place of r for a while.
@@ -253,9 +266,7 @@ func (l *Limiter) round() {
 		for _, r := range l.answers {
 			l.answer(r)
 		}
-		answered := func(r *request) bool { return r.answered }
-		l.changes = slices.DeleteFunc(l.changes, answered)
-		l.queue = slices.DeleteFunc(l.queue, answered)
+		l.tidy()
 		l.sleep(s, next)
 		return
 	}
@@ -268,11 +279,17 @@ func (l *Limiter) plan(s reading) (next instant) {
 	clear(l.answers)
 	l.answers = l.answers[:0]
 	for _, r := range l.changes {
+		if r.gone {
+			continue
+		}
 		next, r.err = r.change(next, s.now)
 		l.answers = append(l.answers, r)
 	}
 	turn := true // no request in front has to wait
 	for _, r := range l.queue {
+		if r.gone {
+			continue
+		}
 		r.charged = 0
 		over := l.over(next, s.now)
 		deadline := r.arrived.Add(r.timeout)
@@ -355,8 +372,7 @@ func (l *Limiter) fail(err error) {
 			close(r.done)
 		}
 	}
-	l.changes, l.queue = nil, nil
-	l.rest()
+	l.tidy()
 }
 
 // rest stops the timer when no request waits, so that the timer does not keep an unused Limiter in memory until it
@@ -370,7 +386,6 @@ func (l *Limiter) rest() {
 // sleep sets the timer for the next round.
 func (l *Limiter) sleep(s reading, next instant) {
 	if len(l.queue) == 0 {
-		l.rest()
 		return
 	}
 	wake := l.over(next, s.now)

@@ -261,6 +261,34 @@ func TestLeavingDuringARound(t *testing.T) {
 	})
 }
 
+// TestLeavingBeforeACharge has a caller leave while the storage is read for it and for others.
+func TestLeavingBeforeACharge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{trips: 10 * time.Millisecond}
+		l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
+		for name, consume := range map[string]func(ctx context.Context, units float64) error{
+			"Consume":    func(ctx context.Context, units float64) error { _, err := l.Consume(ctx, units); return err },
+			"ConsumeNow": l.ConsumeNow,
+		} {
+			var wg sync.WaitGroup
+			must(t, l.Reset(t.Context()))
+			before := s.sets
+			leaves, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			defer cancel()
+			wg.Go(func() { _ = consume(leaves, 10) })
+			synctest.Wait()
+			for range 2 {
+				wg.Go(func() { must(t, consume(t.Context(), 0)) })
+			}
+			wg.Wait()
+			time.Sleep(time.Second)
+			if s.sets != before {
+				t.Errorf("%s: the call that has left was charged", name)
+			}
+		}
+	})
+}
+
 // TestBroken has a storage that fails, and one that hangs.
 func TestBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
