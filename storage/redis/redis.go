@@ -166,7 +166,11 @@ type lane struct {
 	*batch.Lane
 	storage *Storage
 	clock   *recall.Clock // nil if decide.lua decides all calls, as it does while they may go to several servers
+	used    time.Time     // guarded by the storage's mu
 }
+
+// laneTime is how long a lane without calls stays: its server may have left the Cluster.
+const laneTime = time.Hour
 
 // cluster is the additional methods of *goredis.ClusterClient.
 type cluster interface {
@@ -433,6 +437,7 @@ func (s *Storage) lane(ctx context.Context, key string) *lane {
 	defer s.mu.Unlock()
 	l := s.lanes[server]
 	if l == nil {
+		maps.DeleteFunc(s.lanes, func(_ string, l *lane) bool { return time.Since(l.used) >= laneTime })
 		l = &lane{storage: s}
 		l.Lane = batch.New(s.senders, maxTurns, l.decide)
 		if s.memory != nil && (s.cluster == nil || server != "") {
@@ -440,6 +445,7 @@ func (s *Storage) lane(ctx context.Context, key string) *lane {
 		}
 		s.lanes[server] = l
 	}
+	l.used = time.Now()
 	return l
 }
 
