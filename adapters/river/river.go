@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 
 	"github.com/riverqueue/river"
@@ -52,9 +53,16 @@ const (
 
 // Work implements rivertype.WorkerMiddleware.
 func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(context.Context) error) error {
-	var metadata map[string]json.RawMessage
+	metadata := map[string]json.RawMessage{}
+	if json.Unmarshal(job.Metadata, &metadata) != nil { // River has appended to what is no object, such as the null of a nil map
+		var appended []map[string]json.RawMessage
+		_ = json.Unmarshal(job.Metadata, &appended) // an element that is none is a nil map then
+		for _, m := range appended {
+			maps.Copy(metadata, m)
+		}
+	}
 	var note string
-	if json.Unmarshal(job.Metadata, &metadata) == nil && metadata[cancelledKey] == nil {
+	if metadata[cancelledKey] == nil {
 		_ = json.Unmarshal(metadata[noteKey], &note) // without a text the job is a new job
 	}
 	out := l.w.Do(ctx, job, note, func(ctx context.Context) error { return outcome(run(ctx)) })

@@ -337,6 +337,30 @@ func TestCancelledByHand(t *testing.T) {
 	postponements.are(t, map[string][]int{"waits": {0, 0}, "runs": {0, 1, 0}})
 }
 
+// River makes an array of metadata that is no object, such as those of a nil map. The note is in it.
+func TestMetadataOfANilMap(t *testing.T) {
+	q := holding(t, "nilmap")
+	client, err := river.NewClient(riverpgxv5.New(q.pool), &river.Config{})
+	ok(t, err)
+	_, err = client.Insert(t.Context(), job{workertest.Message{ID: "1", Entity: "shop"}}, &river.InsertOpts{Queue: q.name, MaxAttempts: 5, Metadata: []byte("null")})
+	ok(t, err)
+	var before runs
+	ctx, end := q.begin(t, 30*time.Second, limiting(t, Options{}), func(ctx context.Context, m workertest.Message) error {
+		switch op := worker.OperationOf(ctx); before.add(m.ID, 10*op.Attempts+op.Postponements) {
+		case 1:
+			return worker.Later(time.Millisecond, nil)
+		case 2:
+			return errors.New("failure")
+		case 3:
+			return worker.Later(time.Millisecond, nil)
+		}
+		return nil
+	})
+	q.over(ctx, t)
+	end()
+	before.are(t, map[string][]int{"1": {0, 1, 11, 12}})
+}
+
 // A job whose snooze would pass its deadline is cancelled at once.
 func TestSnoozePastTheDeadline(t *testing.T) {
 	q := holding(t, "snoozedpast", "1")
