@@ -110,7 +110,7 @@ func (l *Limits) pace(s *State) int64 {
 // do tokens come back.
 func (l *Limits) again(s *State) int64 {
 	pace := l.pace(s)
-	return max(pace*min(max(l.Tokens, 5), 10)/20, pace-pace*80/root(1024*l.Tokens))
+	return max(pace*min(max(l.Tokens, 5), 10)/20, pace-pace*30/(l.Tokens+30))
 }
 
 // denials returns the time from one denied ticket to the next, in us.

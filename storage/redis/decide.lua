@@ -2161,22 +2161,10 @@ function Shared_advance(x, now)
             local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
             if 10 < min2 then min2 = 10 end
             local x2 = pace2 * min2
-            local root = 0
-            do
-              local n2 = 1024 * x.Limits_Tokens
-              local x3 = n2
-              local x4 = n2 + 1
-              local y = (x4 - x4 % 2) / 2
-              while y < x3 do
-                x3 = y
-                local x5 = x3 + (n2 - n2 % x3) / x3
-                y = (x5 - x5 % 2) / 2
-              end
-              root = x3
-            end
-            local x3 = pace2 * 80
+            local x3 = pace2 * 30
+            local y = x.Limits_Tokens + 30
             local max2 = (x2 - x2 % 20) / 20
-            local x4 = pace2 - (x3 - x3 % root) / root
+            local x4 = pace2 - (x3 - x3 % y) / y
             if x4 > max2 then max2 = x4 end
             again2 = max2
           end
@@ -3281,22 +3269,10 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
         if 10 < min2 then min2 = 10 end
         local x6 = pace2 * min2
-        local root = 0
-        do
-          local n3 = 1024 * x.Limits_Tokens
-          local x7 = n3
-          local x8 = n3 + 1
-          local y3 = (x8 - x8 % 2) / 2
-          while y3 < x7 do
-            x7 = y3
-            local x9 = x7 + (n3 - n3 % x7) / x7
-            y3 = (x9 - x9 % 2) / 2
-          end
-          root = x7
-        end
-        local x7 = pace2 * 80
+        local x7 = pace2 * 30
+        local y3 = x.Limits_Tokens + 30
         local max3 = (x6 - x6 % 20) / 20
-        local x8 = pace2 - (x7 - x7 % root) / root
+        local x8 = pace2 - (x7 - x7 % y3) / y3
         if x8 > max3 then max3 = x8 end
         again2 = max3
       end
@@ -3330,22 +3306,10 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
           local min2 = x.Limits_Tokens > 5 and x.Limits_Tokens or 5
           if 10 < min2 then min2 = 10 end
           local x6 = pace2 * min2
-          local root = 0
-          do
-            local n3 = 1024 * x.Limits_Tokens
-            local x7 = n3
-            local x8 = n3 + 1
-            local y3 = (x8 - x8 % 2) / 2
-            while y3 < x7 do
-              x7 = y3
-              local x9 = x7 + (n3 - n3 % x7) / x7
-              y3 = (x9 - x9 % 2) / 2
-            end
-            root = x7
-          end
-          local x7 = pace2 * 80
+          local x7 = pace2 * 30
+          local y3 = x.Limits_Tokens + 30
           local max3 = (x6 - x6 % 20) / 20
-          local x8 = pace2 - (x7 - x7 % root) / root
+          local x8 = pace2 - (x7 - x7 % y3) / y3
           if x8 > max3 then max3 = x8 end
           again2 = max3
         end
@@ -5886,22 +5850,10 @@ end
                 local min2 = l_Tokens > 5 and l_Tokens or 5
                 if 10 < min2 then min2 = 10 end
                 local x2 = pace2 * min2
-                local root = 0
-                do
-                  local n2 = 1024 * l_Tokens
-                  local x3 = n2
-                  local x4 = n2 + 1
-                  local y = (x4 - x4 % 2) / 2
-                  while y < x3 do
-                    x3 = y
-                    local x5 = x3 + (n2 - n2 % x3) / x3
-                    y = (x5 - x5 % 2) / 2
-                  end
-                  root = x3
-                end
-                local x3 = pace2 * 80
+                local x3 = pace2 * 30
+                local y = l_Tokens + 30
                 local max2 = (x2 - x2 % 20) / 20
-                local x4 = pace2 - (x3 - x3 % root) / root
+                local x4 = pace2 - (x3 - x3 % y) / y
                 if x4 > max2 then max2 = x4 end
                 again2 = max2
               end
@@ -7035,22 +6987,10 @@ end
                           local min3 = l_Tokens > 5 and l_Tokens or 5
                           if 10 < min3 then min3 = 10 end
                           local x2 = pace2 * min3
-                          local root = 0
-                          do
-                            local n2 = 1024 * l_Tokens
-                            local x3 = n2
-                            local x4 = n2 + 1
-                            local y = (x4 - x4 % 2) / 2
-                            while y < x3 do
-                              x3 = y
-                              local x5 = x3 + (n2 - n2 % x3) / x3
-                              y = (x5 - x5 % 2) / 2
-                            end
-                            root = x3
-                          end
-                          local x3 = pace2 * 80
+                          local x3 = pace2 * 30
+                          local y = l_Tokens + 30
                           local max2 = (x2 - x2 % 20) / 20
-                          local x4 = pace2 - (x3 - x3 % root) / root
+                          local x4 = pace2 - (x3 - x3 % y) / y
                           if x4 > max2 then max2 = x4 end
                           again2 = max2
                         end
@@ -7273,22 +7213,10 @@ end
                         local min2 = l_Tokens > 5 and l_Tokens or 5
                         if 10 < min2 then min2 = 10 end
                         local x4 = pace2 * min2
-                        local root = 0
-                        do
-                          local n2 = 1024 * l_Tokens
-                          local x5 = n2
-                          local x6 = n2 + 1
-                          local y2 = (x6 - x6 % 2) / 2
-                          while y2 < x5 do
-                            x5 = y2
-                            local x7 = x5 + (n2 - n2 % x5) / x5
-                            y2 = (x7 - x7 % 2) / 2
-                          end
-                          root = x5
-                        end
-                        local x5 = pace2 * 80
+                        local x5 = pace2 * 30
+                        local y2 = l_Tokens + 30
                         local max2 = (x4 - x4 % 20) / 20
-                        local x6 = pace2 - (x5 - x5 % root) / root
+                        local x6 = pace2 - (x5 - x5 % y2) / y2
                         if x6 > max2 then max2 = x6 end
                         again2 = max2
                       end
@@ -7326,22 +7254,10 @@ end
                     local min2 = l_Tokens > 5 and l_Tokens or 5
                     if 10 < min2 then min2 = 10 end
                     local x4 = pace2 * min2
-                    local root = 0
-                    do
-                      local n2 = 1024 * l_Tokens
-                      local x5 = n2
-                      local x6 = n2 + 1
-                      local y2 = (x6 - x6 % 2) / 2
-                      while y2 < x5 do
-                        x5 = y2
-                        local x7 = x5 + (n2 - n2 % x5) / x5
-                        y2 = (x7 - x7 % 2) / 2
-                      end
-                      root = x5
-                    end
-                    local x5 = pace2 * 80
+                    local x5 = pace2 * 30
+                    local y2 = l_Tokens + 30
                     local max2 = (x4 - x4 % 20) / 20
-                    local x6 = pace2 - (x5 - x5 % root) / root
+                    local x6 = pace2 - (x5 - x5 % y2) / y2
                     if x6 > max2 then max2 = x6 end
                     again2 = max2
                   end
@@ -7905,22 +7821,10 @@ end
                     local min2 = l_Tokens > 5 and l_Tokens or 5
                     if 10 < min2 then min2 = 10 end
                     local x3 = pace4 * min2
-                    local root = 0
-                    do
-                      local n2 = 1024 * l_Tokens
-                      local x4 = n2
-                      local x5 = n2 + 1
-                      local y = (x5 - x5 % 2) / 2
-                      while y < x4 do
-                        x4 = y
-                        local x6 = x4 + (n2 - n2 % x4) / x4
-                        y = (x6 - x6 % 2) / 2
-                      end
-                      root = x4
-                    end
-                    local x4 = pace4 * 80
+                    local x4 = pace4 * 30
+                    local y = l_Tokens + 30
                     local max3 = (x3 - x3 % 20) / 20
-                    local x5 = pace4 - (x4 - x4 % root) / root
+                    local x5 = pace4 - (x4 - x4 % y) / y
                     if x5 > max3 then max3 = x5 end
                     again2 = max3
                   end
