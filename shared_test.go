@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -753,9 +752,9 @@ func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answer
 	const begin = 1_700_000_000_000
 	takes := map[*buckettest.Call]int64{}
 	load := buckettest.Load{
-		Options: o, End: math.MaxInt64,
-		Late: func() int64 { return int64(len(answers) % 20) },
-		Runs: func(c *buckettest.Call, now int64) int64 { return now + takes[c] },
+		Options: o,
+		Late:    func() int64 { return int64(len(answers) % 20) },
+		Runs:    func(c *buckettest.Call, now int64) int64 { return now + takes[c] },
 		Answer: func(c *buckettest.Call, a drip.Admission, now int64) {
 			answers = append(answers, fmt.Sprint(c.Entity, now-begin, a.Delay, a.Bound, a.Limit))
 		},
@@ -800,15 +799,13 @@ func TestSharedUseWithSmallOwnLimits(t *testing.T) {
 			o.Shared = map[string]drip.Limit{"app": c.app}
 			interval := cmp.Or(c.app.RefreshInterval, time.Second)
 			allowed := float64(c.app.Size) * span / float64(interval.Milliseconds())
-			ran := 0
-			load := buckettest.Load{Options: o, End: begin + span, Runs: func(_ *buckettest.Call, now int64) int64 { ran++; return now + 20 }}
+			load := buckettest.Load{Options: o, End: begin + span, Runs: func(_ *buckettest.Call, now int64) int64 { return now + 20 }}
 			for i := range int(2 * allowed) {
 				load.Calls = append(load.Calls, &buckettest.Call{At: begin, Entity: fmt.Sprint("shop ", i%c.entities)})
 			}
 			load.Play(t)
-			t.Logf("%.1f%% used by %d calls", 100*float64(ran)/allowed, ran)
-			if float64(ran) < c.least*allowed {
-				t.Errorf("%.1f%% of the shared limit were used, want %v%%", 100*float64(ran)/allowed, 100*c.least)
+			if ran := float64(buckettest.OutcomeOf(load.Calls).Ran); ran < c.least*allowed {
+				t.Errorf("%.1f%% of the shared limit were used, want %v%%", 100*ran/allowed, 100*c.least)
 			}
 		})
 	}
@@ -832,15 +829,11 @@ func TestGetDelayWithinShared(t *testing.T) {
 		{drip.Limit{Size: 100, RefreshInterval: time.Hour}, 300, 2*3_600_000 + 9000, 1.65, 1.65},
 	} {
 		for _, inBlocks := range []bool{false, true} {
-			late, last, postponed, most := rand.New(rand.NewPCG(1, 1)), int64(0), 0, c.mean
-			load := buckettest.Load{Options: own, End: begin + 86_400_000, Late: func() int64 { return late.Int64N(20) }}
+			late, most := rand.New(rand.NewPCG(1, 1)), c.mean
+			load := buckettest.Load{Options: own, Late: func() int64 { return late.Int64N(20) }, Runs: func(_ *buckettest.Call, now int64) int64 { return now + 200 }}
 			load.Options.Shared = map[string]drip.Limit{"app": c.app}
 			if c.app.RefreshInterval == 0 {
 				load.Options.Size, load.Options.RefreshRate = 1000, 1000
-			}
-			load.Runs = func(_ *buckettest.Call, now int64) int64 {
-				last = now - begin
-				return now + 200
 			}
 			for i := range c.calls {
 				shop := i % 10
@@ -850,12 +843,9 @@ func TestGetDelayWithinShared(t *testing.T) {
 				load.Calls = append(load.Calls, &buckettest.Call{At: begin + int64(i/100), Entity: fmt.Sprint("shop", shop), Plain: true})
 			}
 			load.Play(t)
-			for _, call := range load.Calls {
-				postponed += call.Postponements
-			}
-			if mean := float64(postponed) / float64(c.calls); mean > most || last > c.last+1000 {
+			if got := buckettest.OutcomeOf(load.Calls); got.Mean > most || got.Last > begin+c.last+1000 {
 				t.Errorf("%+v, %d calls, in blocks %v: %.2f postponements, want at most %.2f; the last runs after %d ms, want at most %d",
-					c.app, c.calls, inBlocks, mean, most, last, c.last+1000)
+					c.app, c.calls, inBlocks, got.Mean, most, got.Last-begin, c.last+1000)
 			}
 		}
 	}
@@ -864,21 +854,17 @@ func TestGetDelayWithinShared(t *testing.T) {
 // Callers of GetDelay that lack only a token of their entity book nothing of a shared limit.
 func TestGetDelayBooksNothingShared(t *testing.T) {
 	begin := time.Date(2026, 3, 1, 4, 20, 8, 0, time.UTC).UnixMilli()
-	r, ran, last := rand.New(rand.NewPCG(1, 2)), 0, int64(0)
+	r := rand.New(rand.NewPCG(1, 2))
 	load := buckettest.Load{
 		Options: drip.Options{Size: 36000, RefreshRate: 36000, Concurrency: 3, Shared: map[string]drip.Limit{"a": {Size: 1140, RefreshInterval: time.Minute}}},
-		End:     begin + 600_000,
 		Late:    func() int64 { return r.Int64N(20) },
-		Runs: func(_ *buckettest.Call, now int64) int64 {
-			ran, last = ran+1, now-begin
-			return now + 1 + r.Int64N(55)
-		},
+		Runs:    func(_ *buckettest.Call, now int64) int64 { return now + 1 + r.Int64N(55) },
 	}
 	for i := range 568 {
 		load.Calls = append(load.Calls, &buckettest.Call{At: begin + int64(i)/100, Entity: fmt.Sprint(r.IntN(4)), Plain: r.IntN(10) < 3})
 	}
 	load.Play(t)
-	if ran < len(load.Calls) || last > 5000 {
-		t.Errorf("%d of %d ran in %d ms; want all in less than 5 s", ran, len(load.Calls), last)
+	if got := buckettest.OutcomeOf(load.Calls); got.Last > begin+5000 {
+		t.Errorf("%d of %d ran in %d ms; want all in less than 5 s", got.Ran, len(load.Calls), got.Last-begin)
 	}
 }

@@ -5,7 +5,6 @@
 package attacks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 )
@@ -139,97 +139,36 @@ func (s *shop) hops(most int, ask func() time.Duration) int {
 	return most
 }
 
-// message is one that waits in a queue, and what becomes of it.
-type message struct {
-	at        time.Duration // after noon, when it comes next
-	came      time.Duration // when it came first
-	ticket    drip.Ticket
-	cost      int
-	real      int
-	plain     bool // it asks GetDelay
-	forgetful bool // it loses its tickets
-	hops      int
-	ran       time.Duration // when it ran; below zero if it did not
-}
-
-// every returns n messages of one unit that come evenly between two times.
-func every(n int, from, to time.Duration) (all []*message) {
+// every returns n messages of one unit that come evenly between two times after noon.
+func every(n int, from, to time.Duration) (all []*buckettest.Call) {
 	for i := range n {
 		at := from + (to-from)*time.Duration(i)/time.Duration(n)
-		all = append(all, &message{at: at, came: at, cost: 1, real: 1, ran: -1})
+		all = append(all, &buckettest.Call{At: noon.Add(at).UnixMilli(), Entity: "shop"})
 	}
 	return all
 }
 
-// play delivers messages, each again after its delay, until all have run or the time is over. Operations take no time.
-func (s *shop) play(until time.Duration, groups ...[]*message) {
+// play delivers messages until a time after noon, each again after its delay. Operations take no time.
+func (s *shop) play(until time.Duration, groups ...[]*buckettest.Call) {
 	s.t.Helper()
-	q := slices.Concat(groups...)
-	slices.SortStableFunc(q, func(a, b *message) int { return cmp.Compare(a.at, b.at) })
-	for len(q) > 0 && q[0].at <= until {
-		m := q[0]
-		q = q[1:]
-		s.now = noon.Add(m.at)
-		var d time.Duration
-		if m.plain {
-			if d = s.getDelay(); d == 0 {
-				s.returnToken()
-			}
-		} else {
-			a := s.admitOf("shop", m.cost, m.ticket)
-			if d = a.Delay; d == 0 {
-				s.settle(a.Lease, m.real)
-			} else if !m.forgetful {
-				m.ticket = a.Ticket
-			}
-		}
-		if d == 0 {
-			m.ran = m.at
-			continue
-		}
-		m.hops++
-		m.at += d
-		i, _ := slices.BinarySearchFunc(q, m.at+1, func(m *message, at time.Duration) int { return cmp.Compare(m.at, at) })
-		q = slices.Insert(q, i, m)
-	}
+	load := buckettest.Load{Calls: slices.Concat(groups...), End: noon.Add(until).UnixMilli() + 1}
+	load.PlayOn(s.t, s.Bucket, func(now int64) { s.now = time.UnixMilli(now) })
 }
 
-// last is when the last of the messages ran, and how many did.
-func last(all []*message) (end time.Duration, ran int) {
-	for _, m := range all {
-		if m.ran >= 0 {
-			end = max(end, m.ran)
-			ran++
-		}
-	}
-	return end, ran
-}
-
-// longest is the longest time that one of the messages waited. One that did not run waits for ever.
-func longest(all []*message) (wait time.Duration) {
-	for _, m := range all {
-		if m.ran < 0 {
-			return 1 << 62
-		}
-		wait = max(wait, m.ran-m.came)
-	}
-	return wait
-}
-
-// wantAll fails the test unless all of the messages ran by a time.
-func wantAll(t *testing.T, what string, all []*message, by time.Duration) {
+// wantAll fails the test unless all of the messages ran by a time after noon.
+func wantAll(t *testing.T, what string, all []*buckettest.Call, by time.Duration) {
 	t.Helper()
-	if end, ran := last(all); ran < len(all) || end > by {
-		t.Errorf("%s: %d of %d ran, the last at %v; want all by %v", what, ran, len(all), end, by)
+	if got := buckettest.OutcomeOf(all); got.Ran < len(all) || got.Last > noon.Add(by).UnixMilli() {
+		t.Errorf("%s: %d of %d ran, the last at %v; want all by %v", what, got.Ran, len(all), time.UnixMilli(got.Last).Sub(noon), by)
 	}
 }
 
-func hops(all []*message) float64 {
-	n := 0
-	for _, m := range all {
-		n += m.hops
+// wantSoon fails the test unless each of the messages ran within five seconds.
+func wantSoon(t *testing.T, what string, all []*buckettest.Call) {
+	t.Helper()
+	if got := buckettest.OutcomeOf(all); got.Longest > 5*time.Second {
+		t.Errorf("%s: %d of %d newcomers ran, the longest wait is %v; want at most 5s", what, got.Ran, len(all), got.Longest)
 	}
-	return float64(n) / float64(len(all))
 }
 
 func isNoLease(err error) error {

@@ -3,12 +3,14 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // A backlog of messages whose estimates are too high takes about the time of their real costs, within the limit of an entity or
@@ -84,7 +86,7 @@ func TestEstimates(t *testing.T) {
 		for _, shared := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/shared %v", name, shared), func(t *testing.T) {
 				for seed := range uint64(3) {
-					r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), operation: Exponential(c.operation), costs: c.costs, used: map[string]int{}}
+					r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), operation: Exponential(c.operation), costs: c.costs}
 					r.play(c.limit, shared, 1000, c.backlog)
 					least := time.Duration(0)
 					for _, w := range append([]drip.Window{{
@@ -93,9 +95,8 @@ func TestEstimates(t *testing.T) {
 						least = max(least, w.RefreshInterval*time.Duration(r.used[w.Unit])/time.Duration(cmp.Or(w.RefreshRate, w.Size)))
 					}
 					took := float64(r.last-backlogAt) / float64(least.Milliseconds())
-					asked := float64(r.postponed) / float64(c.backlog)
-					tell(t, took > c.time || asked > c.postponements,
-						"seed %d: %.2f of the least time, %.2f postponements; want at most %.2f and %.2f", seed, took, asked, c.time, c.postponements)
+					tell(t, took > c.time || r.asked > c.postponements,
+						"seed %d: %.2f of the least time, %.2f postponements; want at most %.2f and %.2f", seed, took, r.asked, c.time, c.postponements)
 				}
 			})
 		}
@@ -106,14 +107,13 @@ func TestEstimates(t *testing.T) {
 func TestLowEstimates(t *testing.T) {
 	limit := drip.Limit{Size: 1000, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty}
 	for _, most := range []int{3, 10, 20} { // instead of one
-		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Exponential(200 * time.Millisecond), used: map[string]int{}}
+		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Exponential(200 * time.Millisecond)}
 		r.costs = func(r *rand.Rand) (estimate, real drip.Costs) {
 			return drip.Costs{"tokens": 1}, drip.Costs{"tokens": 1 + r.IntN(most)}
 		}
 		r.play(limit, true, 1000, 4000)
 		took := float64(r.last-backlogAt) / float64(r.used["tokens"])
-		asked := float64(r.postponed) / 4000
-		tell(t, took > 1.1 || asked > 1.2, "up to %d: %.2f of the least time, %.2f postponements", most, took, asked)
+		tell(t, took > 1.1 || r.asked > 1.2, "up to %d: %.2f of the least time, %.2f postponements", most, took, r.asked)
 	}
 }
 
@@ -249,14 +249,14 @@ func TestEstimatesInLongWindows(t *testing.T) {
 		limit := drip.Limit{Size: 20_000, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty, Windows: []drip.Window{long}}
 		for _, shared := range []bool{false, true} {
 			for _, known := range []int{0, 100} {
-				r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Exponential(3 * time.Second), used: map[string]int{}}
+				r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Exponential(3 * time.Second)}
 				r.costs = func(r *rand.Rand) (estimate, real drip.Costs) {
 					return drip.Costs{"tokens": 800}, drip.Costs{"tokens": 10 + r.IntN(161)}
 				}
 				r.play(limit, shared, known, 2000)
 				// Most of an estimate counts in its second, so that the backlog takes up to 80 s.
-				took, asked := time.Duration(r.last-backlogAt)*time.Millisecond, float64(r.postponed)/2000
-				tell(t, took > 90*time.Second || asked > 2.5, "%d each %v, shared %v, %d known: %v, %.2f postponements", long.Size, long.RefreshInterval, shared, known, took, asked)
+				took := milliseconds(r.last - backlogAt)
+				tell(t, took > 90*time.Second || r.asked > 2.5, "%d each %v, shared %v, %d known: %v, %.2f postponements", long.Size, long.RefreshInterval, shared, known, took, r.asked)
 			}
 		}
 	}
@@ -287,14 +287,12 @@ func TestEstimatesBehindAnOwnLimit(t *testing.T) {
 func TestNeverSettled(t *testing.T) {
 	limit := drip.Limit{Size: 10, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty, Windows: []drip.Window{{Size: 30_000, RefreshInterval: 24 * time.Hour, Unit: "tokens"}}}
 	for _, shared := range []bool{false, true} {
-		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Fixed(0), abandons: true, used: map[string]int{}}
+		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Fixed(0), abandons: true}
 		r.costs = func(*rand.Rand) (estimate, real drip.Costs) {
 			return drip.Costs{"tokens": 10}, drip.Costs{"tokens": 10}
 		}
 		r.play(limit, shared, 0, 4000)
-		if asked := float64(r.postponed) / 4000; asked > 5.5 {
-			t.Errorf("shared %v: %.2f postponements", shared, asked)
-		}
+		tell(t, r.asked > 5.5, "shared %v: %.2f postponements", shared, r.asked)
 	}
 }
 
@@ -330,7 +328,7 @@ func TestRandomEstimates(t *testing.T) {
 		play := func(costs func(*rand.Rand) (drip.Costs, drip.Costs), known int) float64 {
 			limit := drip.Limit{Size: short.Size, RefreshInterval: short.RefreshInterval, Unit: short.Unit, Concurrency: plenty, Windows: []drip.Window{long}}
 			limit.Windows[0].Size += known * all / n
-			r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), operation: Exponential(operation), costs: costs, used: map[string]int{}}
+			r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), operation: Exponential(operation), costs: costs}
 			r.play(limit, shared, known, n)
 			return float64(r.last-backlogAt) / 1000
 		}
@@ -355,74 +353,60 @@ type estimatedRun struct {
 	rnd       *rand.Rand
 	operation Distribution
 	costs     func(*rand.Rand) (estimate, real drip.Costs)
-	bucket    *drip.Bucket
-	now       int64 // ms since 1970
-	events    events
-	used      map[string]int // by the backlog, in each unit
-	postponed int            // times, of the backlog
-	last      int64          // the last start of the backlog
-	abandons  bool           // no operation is settled
+	abandons  bool // no operation is settled
+
+	used  map[string]int // by the backlog, in each unit
+	asked float64        // postponements of a message of the backlog
+	last  int64          // the last start of the backlog
 }
 
-// play sends messages one after the other, so that costs are known, and then a backlog at once.
+// play sends messages one after the other, so that costs are known, and then a backlog at once. They come back up to 20 ms late.
 func (r *estimatedRun) play(limit drip.Limit, shared bool, known, backlog int) {
-	o := drip.Options{
-		Size: limit.Size, RefreshRate: limit.Size, RefreshInterval: limit.RefreshInterval, Unit: limit.Unit, Windows: limit.Windows, Concurrency: plenty,
-		Start: time.UnixMilli(0), Clock: func() time.Time { return time.UnixMilli(r.now) },
+	type cost struct {
+		real      drip.Costs
+		operation int64
+	}
+	costs := map[*buckettest.Call]cost{}
+	load := buckettest.Load{
+		Options: drip.Options{
+			Size: limit.Size, RefreshRate: limit.Size, RefreshInterval: limit.RefreshInterval, Unit: limit.Unit, Windows: limit.Windows, Concurrency: plenty,
+		},
+		Late: func() int64 { return r.rnd.Int64N(21) },
+		Runs: func(c *buckettest.Call, now int64) int64 {
+			if r.abandons {
+				return math.MaxInt64
+			}
+			return now + costs[c].operation
+		},
+		Settles: func(c *buckettest.Call, _ int64) drip.Costs { return costs[c].real },
+		End:     math.MaxInt64,
 	}
 	names := []string{"one"}
 	if shared {
-		o = drip.Options{Size: 1 << 30, Concurrency: plenty, Start: o.Start, Clock: o.Clock, Shared: map[string]drip.Limit{"app": limit}}
-		names = []string{"one", "two", "three"}
+		load.Options, names = within(1<<30, 1<<30, limit), []string{"one", "two", "three"}
 	}
-	var err error
-	r.bucket, err = drip.New(o)
-	ok(r.t, err)
+	send := func(at int64, i int) {
+		estimate, real := r.costs(r.rnd)
+		c := &buckettest.Call{At: at, Entity: names[i%len(names)], Request: drip.Request{Costs: estimate}}
+		load.Calls, costs[c] = append(load.Calls, c), cost{real, r.operation(r.rnd).Milliseconds()}
+	}
 	for i := range known {
-		r.send(backlogAt-int64(known-i)*3000, names[i%len(names)], false)
+		send(backlogAt-int64(known-i)*3000, i)
 	}
 	for i := range backlog {
-		r.send(backlogAt+int64(i)/10, names[i%len(names)], true)
+		send(backlogAt+int64(i)/10, i)
 	}
-	for range 100 * backlog {
-		e, ok := r.events.next()
-		if !ok {
-			return
+	load.Play(r.t)
+	r.used = map[string]int{"": backlog}
+	for _, c := range load.Calls[known:] {
+		for unit, n := range costs[c].real {
+			r.used[unit] += n
 		}
-		r.now = e.at
-		e.do()
 	}
-	r.t.Fatal("it does not end")
-}
-
-// send plans a message. It comes back up to 20 ms late.
-func (r *estimatedRun) send(at int64, name string, ofBacklog bool) {
-	estimate, real := r.costs(r.rnd)
-	operation := r.operation(r.rnd).Milliseconds()
-	var ask func(drip.Ticket)
-	ask = func(ticket drip.Ticket) {
-		a, err := r.bucket.Admit(r.t.Context(), name, drip.Request{Costs: estimate, Ticket: ticket})
-		ok(r.t, err)
-		if a.Delay > 0 {
-			if ofBacklog {
-				r.postponed++
-			}
-			r.events.add(r.now+a.Delay.Milliseconds()+r.rnd.Int64N(21), func() { ask(a.Ticket) })
-			return
-		}
-		if ofBacklog {
-			r.last = r.now
-			r.used[""]++
-			for unit, n := range real {
-				r.used[unit] += n
-			}
-		}
-		if r.abandons {
-			return
-		}
-		r.events.addEnd(r.now+operation, func() { ok(r.t, r.bucket.Settle(r.t.Context(), name, a.Lease, 1, real)) })
+	got := buckettest.OutcomeOf(load.Calls[known:])
+	if r.asked, r.last = got.Mean, got.Last; got.Ran < backlog {
+		r.t.Fatalf("%d of %d ran", got.Ran, backlog)
 	}
-	r.events.add(at, func() { ask(drip.Ticket{}) })
 }
 
 // Small operations that cost many times their estimate say little about the large ones: what the tickets will take follows

@@ -149,46 +149,27 @@ func TestSharedBacklogOfAUnit(t *testing.T) {
 		{time.Second, 4, 2, 500, 200, true}, {time.Second, 50, 2, 3000, 2000, false}, {3 * time.Second, 10, 1, 2000, 1000, false},
 		{time.Minute, 10, 1, 300, 1000, true}, {time.Minute, 10, 1, 700, 1000, true}, {time.Minute, 10, 1, 2000, 3000, true},
 	} {
-		now, rnd := time.UnixMilli(1_800_000_000_000), rand.New(rand.NewPCG(1, 1))
+		begin, rnd := int64(1_800_000_000_000), rand.New(rand.NewPCG(1, 1))
 		app := drip.Limit{Size: c.calls, RefreshInterval: c.interval, Windows: []drip.Window{{Size: c.tokens, RefreshInterval: c.interval, Unit: "tokens"}}}
-		b := buckettest.New(t, drip.Options{
-			Size: plenty, RefreshRate: plenty, Concurrency: plenty, Clock: func() time.Time { return now }, Start: time.UnixMilli(0), Shared: map[string]drip.Limit{"app": app},
-		})
-		var due events
-		waited, took, ran := time.Duration(0), time.Duration(0), 0
-		var ask func(shop string, since time.Time, ticket drip.Ticket, costs drip.Costs)
-		ask = func(shop string, since time.Time, ticket drip.Ticket, costs drip.Costs) {
-			a, err := b.Admit(t.Context(), shop, drip.Request{Ticket: ticket, Costs: costs})
-			ok(t, err)
-			switch {
-			case a.Delay > 0:
-				due.add(now.Add(a.Delay).UnixMilli()+rnd.Int64N(20), func() { ask(shop, since, a.Ticket, costs) })
-				return
-			case costs == nil:
-				waited, ran = waited+now.Sub(since), ran+1
-			default:
-				took = max(took, now.Sub(since))
-			}
-			due.addEnd(now.Add(50*time.Millisecond).UnixMilli(), func() { ok(t, b.Settle(t.Context(), shop, a.Lease, 1)) })
+		load := buckettest.Load{
+			Options: within(plenty, plenty, app),
+			Runs:    func(_ *buckettest.Call, now int64) int64 { return now + 50 }, Late: func() int64 { return rnd.Int64N(20) },
 		}
-		start := now
 		for n := range c.backlog {
-			due.add(start.UnixMilli(), func() { ask(fmt.Sprint("a", n%5), start, drip.Ticket{}, drip.Costs{"tokens": 1}) })
+			load.Calls = append(load.Calls, &buckettest.Call{At: begin, Entity: fmt.Sprint("a", n%5), Request: drip.Request{Costs: drip.Costs{"tokens": 1}}})
 		}
 		for n := range c.others {
-			shop, at := fmt.Sprint("b", n%5), start.Add(10*c.interval)
+			shop := fmt.Sprint("b", n%5)
 			if c.same {
 				shop = fmt.Sprint("a", n%5)
 			}
-			due.add(at.UnixMilli(), func() { ask(shop, at, drip.Ticket{}, nil) })
+			load.Calls = append(load.Calls, &buckettest.Call{At: begin + 10*c.interval.Milliseconds(), Entity: shop})
 		}
-		for e, any := due.next(); any; e, any = due.next() {
-			now = time.UnixMilli(e.at)
-			e.do()
-		}
-		mean, best := waited/time.Duration(ran), time.Duration(c.others)*c.interval/time.Duration(c.calls-c.tokens)/2
-		takes := time.Duration(c.backlog/c.tokens-1) * c.interval
-		tell(t, ran != c.others || mean > best*5/4 || took > takes*6/5, "%+v: %d others wait %v on average, at best %v; the backlog takes %v, at best %v", c, ran, mean, best, took, takes)
+		load.Play(t)
+		backlog, others := buckettest.OutcomeOf(load.Calls[:c.backlog]), buckettest.OutcomeOf(load.Calls[c.backlog:])
+		best, takes := time.Duration(c.others)*c.interval/time.Duration(c.calls-c.tokens)/2, time.Duration(c.backlog/c.tokens-1)*c.interval
+		tell(t, others.Ran != c.others || others.Wait > best*5/4 || backlog.Longest > takes*6/5, "%+v: %d others wait %v on average, at best %v; the backlog takes %v, at best %v",
+			c, others.Ran, others.Wait, best, backlog.Longest, takes)
 	}
 }
 

@@ -46,63 +46,30 @@ func TestSharedBookingsNobodyUses(t *testing.T) {
 		{"all GetDelay, own tokens are short", minute, none, 100 * time.Millisecond, 1, 0, 2*time.Minute + 20*time.Second, 2},
 		{"all lost, own tokens are short", minute, none, 100 * time.Millisecond, 0, 1, 3*time.Minute + 20*time.Second, 2},
 	} {
-		now, rnd, events := Begin.UnixMilli(), rand.New(rand.NewPCG(1, 1)), events{}
-		shared := map[string]drip.Limit{"app": c.limit}
-		if c.other.Size > 0 {
-			shared["endpoint"] = c.other
+		rnd := rand.New(rand.NewPCG(1, 1))
+		load := buckettest.Load{
+			Options: drip.Options{Size: 1 << 30, Concurrency: cmp.Or(c.tokens, plenty), Shared: map[string]drip.Limit{"app": c.limit}},
+			Late:    func() int64 { return rnd.Int64N(21) },
+			Runs: func(_ *buckettest.Call, now int64) int64 {
+				return now + int64(rnd.ExpFloat64()*float64(c.operation.Milliseconds()))
+			},
 		}
-		bucket, err := drip.New(drip.Options{
-			Size: 1 << 30, Concurrency: cmp.Or(c.tokens, plenty), Shared: shared,
-			Start: time.UnixMilli(0), Clock: func() time.Time { return time.UnixMilli(now) },
-		})
-		ok(t, err)
-		asked, ran, last := 0, 0, int64(0)
+		if c.other.Size > 0 {
+			load.Options.Shared["endpoint"] = c.other
+		}
 		for i := range messages {
 			entity := i % 3
 			is := func(part float64) bool { return part < 0 && float64(entity) < -3*part || rnd.Float64() < part }
-			name, getDelay, lost := strconv.Itoa(entity), is(c.getDelay), is(c.lost)
-			var ask func(drip.Ticket)
-			ask = func(ticket drip.Ticket) {
-				var a drip.Admission
-				var err error
-				if getDelay {
-					a.Delay, err = bucket.GetDelay(t.Context(), name)
-				} else {
-					a, err = bucket.Admit(t.Context(), name, drip.Request{Ticket: ticket})
-				}
-				ok(t, err)
-				if lost {
-					a.Ticket = drip.Ticket{}
-				}
-				if a.Delay > 0 {
-					asked++
-					events.add(now+a.Delay.Milliseconds()+rnd.Int64N(21), func() { ask(a.Ticket) })
-					return
-				}
-				ran++
-				last = max(last, now)
-				events.addEnd(now+int64(rnd.ExpFloat64()*float64(c.operation.Milliseconds())), func() {
-					if getDelay {
-						ok(t, bucket.ReturnToken(t.Context(), name))
-					} else {
-						ok(t, bucket.Settle(t.Context(), name, a.Lease, 1))
-					}
-				})
-			}
-			events.add(now+int64(i)/10, func() { ask(drip.Ticket{}) })
+			load.Calls = append(load.Calls, &buckettest.Call{At: since(0) + int64(i)/10, Entity: strconv.Itoa(entity), Plain: is(c.getDelay), Forgetful: is(c.lost)})
 		}
-		for range 50 * messages {
-			if e, any := events.next(); any {
-				now = e.at
-				e.do()
-			}
-		}
-		took, mean, hops := milliseconds(last-Begin.UnixMilli()), float64(asked)/messages, 3.0
+		load.Play(t)
+		got, hops := buckettest.OutcomeOf(load.Calls), 3.0
 		if c.tokens > 0 { // GetDelay waits for each token
 			hops = 6
 		}
-		tell(t, ran < messages || took > c.most || mean > hops,
-			"%s: %d of %d in %v, %.2f postponements; want at most %v and %v", c.name, ran, messages, took, mean, c.most, hops)
+		took := milliseconds(got.Last - since(0))
+		tell(t, got.Ran < messages || took > c.most || got.Mean > hops,
+			"%s: %d of %d in %v, %.2f postponements; want at most %v and %v", c.name, got.Ran, messages, took, got.Mean, c.most, hops)
 	}
 }
 
@@ -130,48 +97,33 @@ func TestBehindAbandoned(t *testing.T) {
 		{10, 0, few, 0, 30, 0, 8 * time.Minute}, {10, 0, few, 1, 30, 0, 8 * time.Minute}, {10, 0, few, 30, 30, 0, 8 * time.Minute},
 		{800, 25, nil, 1, 210, 0, 20 * time.Second},
 	} {
-		start := time.UnixMilli(1_800_000_000_000)
-		now, worst, rnd := start, time.Duration(0), rand.New(rand.NewPCG(1, 1))
-		o := drip.Options{Size: c.size, RefreshRate: 10, Windows: c.windows, Clock: func() time.Time { return now }, Start: time.UnixMilli(0)}
-		o.Concurrency = cmp.Or(c.tokens, plenty)
+		start, rnd := int64(1_800_000_000_000), rand.New(rand.NewPCG(1, 1))
+		o := drip.Options{Size: c.size, RefreshRate: 10, Windows: c.windows, Concurrency: cmp.Or(c.tokens, plenty)}
 		if c.shops > 0 {
-			o.Shared = map[string]drip.Limit{"app": {Size: c.size, RefreshRate: 10, Windows: c.windows, Concurrency: o.Concurrency}}
-			o.Size, o.RefreshRate, o.Windows, o.Concurrency = plenty, plenty, nil, plenty
+			o = within(plenty, plenty, drip.Limit{Size: c.size, RefreshRate: 10, Windows: c.windows, Concurrency: o.Concurrency})
 		}
 		shop := func(n int) string { return strconv.Itoa(n % max(1, c.shops)) }
-		b := buckettest.New(t, o)
-		for n := range 100_000 {
-			if a := buckettest.Admit(t, b, shop(n), drip.Request{}); a.Delay == 0 {
-				now = now.Add(time.Millisecond)
-				ok(t, b.Settle(t.Context(), shop(n), a.Lease, 1))
+		load := buckettest.Load{Options: o, Runs: func(m *buckettest.Call, now int64) int64 {
+			if m.Leaves {
+				return now + 1
 			}
+			return now + 500*int64(min(1, c.tokens))
+		}}
+		const abandoned = 100_000
+		for n := range abandoned { // one after the other until the capacity is used up
+			load.Calls = append(load.Calls, &buckettest.Call{At: start + int64(min(n, c.size)), Entity: shop(n), Leaves: true})
 		}
-		var due events
-		var ask func(shop string, since time.Time, ticket drip.Ticket)
-		ask = func(shop string, since time.Time, ticket drip.Ticket) {
-			a, err := b.Admit(t.Context(), shop, drip.Request{Ticket: ticket})
-			ok(t, err)
-			if a.Delay > 0 {
-				due.add(now.Add(a.Delay).UnixMilli(), func() { ask(shop, since, a.Ticket) })
-				return
-			}
-			due.addEnd(now.Add(time.Duration(min(1, c.tokens))*time.Second/2).UnixMilli(), func() { ok(t, b.Settle(t.Context(), shop, a.Lease, 1)) })
-			worst = max(worst, now.Sub(since))
-		}
-		at := start.Add(time.Minute)
+		at := start + 60_000
 		for n := range 20 * max(c.burst, 20) {
 			if c.burst == 0 {
-				at = at.Add(time.Duration(rnd.ExpFloat64() / c.stream * float64(time.Second)))
+				at += int64(rnd.ExpFloat64() / c.stream * 1000)
 			} else {
-				at = start.Add(time.Minute + time.Duration(n/c.burst)*20*time.Second)
+				at = start + 60_000 + int64(n/c.burst)*20_000
 			}
-			since := at
-			due.add(at.UnixMilli(), func() { ask(shop(n), since, drip.Ticket{}) })
+			load.Calls = append(load.Calls, &buckettest.Call{At: at, Entity: shop(n)})
 		}
-		for e, any := due.next(); any; e, any = due.next() {
-			now = time.UnixMilli(e.at)
-			e.do()
-		}
+		load.Play(t)
+		worst := buckettest.OutcomeOf(load.Calls[abandoned:]).Longest
 		tell(t, worst > c.most, "%d, %d tokens, %v, %d shops, %d at once, %v a second: a newcomer waits up to %v, want %v", c.size, c.tokens, c.windows, c.shops, c.burst, c.stream, worst, c.most)
 	}
 }
@@ -189,48 +141,30 @@ func TestTokensBehindAbandoned(t *testing.T) {
 		{10, time.Second / 2, 0, 0, 100}, {10, time.Second / 2, 0, 1, 100}, {10, time.Second / 2, 0, 30, 100}, {10, time.Second / 2, 1500, 0, 100},
 		{10, time.Second / 2, 1500, 30, 100}, {2, 2 * time.Second, 0, 0, 20}, {2, 2 * time.Second, 0, 3, 20}, {50, 5 * time.Second, 0, 1, 200},
 	} {
-		now, worst := time.UnixMilli(1_800_000_000_000), time.Duration(0)
 		limit := drip.Limit{Size: plenty, Concurrency: c.tokens}
 		if c.minute > 0 {
 			limit.Size, limit.RefreshInterval = c.minute, time.Minute
 		}
 		o := drip.Options{Size: limit.Size, RefreshRate: limit.Size, RefreshInterval: limit.RefreshInterval, Concurrency: c.tokens}
 		if c.shops > 0 {
-			o = drip.Options{Size: plenty, RefreshRate: plenty, Concurrency: plenty, Shared: map[string]drip.Limit{"app": limit}}
+			o = within(plenty, plenty, limit)
 		}
-		o.Clock, o.Start = func() time.Time { return now }, time.UnixMilli(0)
-		b := buckettest.New(t, o)
-		shop := func(n int) string { return strconv.Itoa(n % max(1, c.shops)) }
-		var due events
-		var ask func(shop string, since time.Time, ticket drip.Ticket)
-		ask = func(shop string, since time.Time, ticket drip.Ticket) {
-			a, err := b.Admit(t.Context(), shop, drip.Request{Ticket: ticket})
-			ok(t, err)
-			switch {
-			case a.Delay == 0:
-				if !since.IsZero() {
-					worst = max(worst, now.Sub(since))
-				}
-				due.addEnd(now.Add(c.takes).UnixMilli(), func() { ok(t, b.Settle(t.Context(), shop, a.Lease, 1)) })
-			case !since.IsZero():
-				due.add(now.Add(a.Delay).UnixMilli(), func() { ask(shop, since, a.Ticket) })
-			}
-		}
-		start := now
-		for n := range c.tokens * 4 { // their duration is known
-			due.add(start.Add(time.Duration(n/c.tokens)*c.takes).UnixMilli(), func() { ask(shop(n), now, drip.Ticket{}) })
+		start, takes := int64(1_800_000_000_000), c.takes.Milliseconds()
+		load := buckettest.Load{Options: o, Runs: func(_ *buckettest.Call, now int64) int64 { return now + takes }}
+		send := func(at int64, n int, leaves bool) {
+			load.Calls = append(load.Calls, &buckettest.Call{At: at, Entity: strconv.Itoa(n % max(1, c.shops)), Leaves: leaves})
 		}
 		for n := range abandoned {
-			due.add(start.Add(5*c.takes).UnixMilli(), func() { ask(shop(n), time.Time{}, drip.Ticket{}) })
+			send(start+5*takes, n, true)
+		}
+		for n := range c.tokens * 4 { // their duration is known
+			send(start+int64(n/c.tokens)*takes, n, false)
 		}
 		for n := range bursts * c.burst {
-			at := start.Add(time.Duration(1+n/c.burst) * time.Minute)
-			due.add(at.UnixMilli(), func() { ask(shop(n), at, drip.Ticket{}) })
+			send(start+int64(1+n/c.burst)*60_000, n, false)
 		}
-		for e, any := due.next(); any; e, any = due.next() {
-			now = time.UnixMilli(e.at)
-			e.do()
-		}
+		load.Play(t)
+		worst := buckettest.OutcomeOf(load.Calls[abandoned:]).Longest
 		best := time.Duration(c.burst/c.tokens-1) * c.takes
 		tell(t, worst > best+best/4, "%d tokens of %v, %d a minute, %d shops: one of %d newcomers waits up to %v, at best %v", c.tokens, c.takes, c.minute, c.shops, c.burst, worst, best)
 	}
