@@ -270,15 +270,11 @@ func TestEstimatesBehindAnOwnLimit(t *testing.T) {
 		}),
 		Entities: entities(1), Operation: Exponential(time.Second), Hold: 5 * time.Second, Unmeasured: true,
 		Units: map[string]Costs{"output": func(r *rand.Rand) (int, int) { return 500, 1 + r.IntN(200) }},
-		Messages: func(r *rand.Rand) []SharedMessage {
-			m := backlog(r, shuffled, begun, 0, 400)
-			for i := range m {
-				if i < 2 { // they use up the shop's first second
-					m[i].Within = []string{}
-				}
+		Messages: changed(sent(shuffled, 400), func(_ *rand.Rand, i int, m *SharedMessage) {
+			if i < 2 { // they use up the shop's first second
+				m.Within = []string{}
 			}
-			return m
-		},
+		}),
 	}, 1)
 	tell(t, got.Makespan > 10*time.Minute || got.Redeliveries.Mean > 2.5, "%v, %.2f postponements; want 10m and 2.5", got.Makespan, got.Redeliveries.Mean)
 }
@@ -418,12 +414,7 @@ func TestSharedUnevenEstimates(t *testing.T) {
 			Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: plenty, Shared: map[string]drip.Limit{
 				"app": {Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute, Unit: "tokens"}}},
 			}},
-			Messages: func(r *rand.Rand) (all []SharedMessage) {
-				for range 2000 {
-					all = append(all, SharedMessage{Entity: r.IntN(10), At: time.Duration(r.Int64N(int64(3 * time.Minute)))})
-				}
-				return all
-			},
+			Messages: changed(anybody(2000, 10), func(r *rand.Rand, _ int, m *SharedMessage) { m.At = time.Duration(r.Int64N(int64(3 * time.Minute))) }),
 		}, seed).Report.Results
 		admit, best := got[0], got[1]
 		if admit.OverLimit > 0 || admit.Done < admit.Messages || admit.Makespan > best.Makespan+30*time.Second {

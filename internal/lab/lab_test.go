@@ -486,12 +486,7 @@ func TestSharedLostTicketsInALongWindow(t *testing.T) {
 				"app": {Size: c.size, RefreshRate: c.rate, RefreshInterval: c.interval, Concurrency: c.tokens},
 			}},
 			Entities: make([]SharedEntity, c.entities), Operation: Exponential(c.operation), Hold: -1, LostTickets: c.lost, Unmeasured: true,
-			Messages: func(*rand.Rand) (messages []SharedMessage) {
-				for n := range c.messages {
-					messages = append(messages, SharedMessage{At: begun, Entity: n % c.entities})
-				}
-				return messages
-			},
+			Messages: sent(inTurn, times(c.entities, (c.messages+c.entities-1)/c.entities)...),
 		}
 		got := mustRunShared(t, s, 1)
 		tell(t, got.OverLimit > 0 || got.Done < got.Messages || got.Makespan > c.most || got.Redeliveries.Mean > 10, "%d + %d in %v, %d tokens, %v of the tickets lost: %d over the limit, %d of %d messages ran in %v, with %.2f postponements; want at most %v",

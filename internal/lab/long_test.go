@@ -233,13 +233,8 @@ func TestLongSharedOperations(t *testing.T) {
 	for _, long := range []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
 		got := nearFluid(t, SharedScenario{
 			Name: long.String(), Entities: entities(10), Operation: Fixed(long), Hold: 5 * time.Second,
-			Options: drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": {Size: 1000, RefreshRate: 1000, Concurrency: 5}}},
-			Messages: func(*rand.Rand) (all []SharedMessage) {
-				for i := range 100 {
-					all = append(all, SharedMessage{Entity: i % 10})
-				}
-				return all
-			},
+			Options:  drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": {Size: 1000, RefreshRate: 1000, Concurrency: 5}}},
+			Messages: sent(inTurn, times(10, 10)...),
 		}, anyNumber, 120)
 		if got.Use < 0.85 {
 			t.Errorf("%v: %.2f of the tokens were used", long, got.Use)

@@ -63,13 +63,9 @@ func TestSharedEndpointWithLongerWindow(t *testing.T) {
 		o.Shared = map[string]drip.Limit{"app": c.app, "endpoint": c.endpoint}
 		nearFluid(t, SharedScenario{
 			Name: name, Options: o, Entities: entities(c.shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, shuffled, begun, 0, times(c.shops, c.each)...)
-				for i := range m {
-					m[i].Within = []string{"app", "endpoint"}[:1+i%2]
-				}
-				return m
-			},
+			Messages: changed(sent(shuffled, times(c.shops, c.each)...), func(_ *rand.Rand, i int, m *SharedMessage) {
+				m.Within = []string{"app", "endpoint"}[:1+i%2]
+			}),
 		}, c.makespan, c.mean)
 	}
 }
@@ -82,14 +78,9 @@ func TestSharedBesideAnEndpointsHour(t *testing.T) {
 			o.Shared = map[string]drip.Limit{app: {Size: 1}, "export": {Size: 5, Windows: []drip.Window{{Size: 100, RefreshInterval: time.Hour}}}}
 			got := mustRunShared(t, SharedScenario{
 				Options: o, Entities: entities(3), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
-				Messages: func(r *rand.Rand) []SharedMessage {
-					m := backlog(r, shuffled, begun, 0, times(3, 100)...)
-					for i := range m {
-						m[i].Within = []string{app, "export"}[:1+i%2]
-						m[i].Watched = i%2 == 0
-					}
-					return m
-				},
+				Messages: changed(sent(shuffled, times(3, 100)...), func(_ *rand.Rand, i int, m *SharedMessage) {
+					m.Within, m.Watched = []string{app, "export"}[:1+i%2], i%2 == 0
+				}),
 			}, 1)
 			tell(t, got.OverLimit > 0 || got.Watched.P99 > got.FluidWatched.P99+10*time.Second || got.Redeliveries.Mean > 1.3,
 				"%s, own %d/s: the others wait %v, at best %v; %+v", app, own, got.Watched, got.FluidWatched, got.Redeliveries)
@@ -339,13 +330,9 @@ func TestSharedGatheredBesideAnotherLimit(t *testing.T) {
 		o.Shared["endpoint"] = drip.Limit{Size: 200, RefreshRate: 20, RefreshInterval: 10 * time.Second}
 		nearFluid(t, SharedScenario{
 			Name: fmt.Sprintf("%d shops, %d a second", c.shops, c.own), Options: o, Entities: entities(c.shops), Operation: Fixed(50 * time.Millisecond),
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, shuffled, begun, 0, times(c.shops, 800/c.shops)...)
-				for i := range m {
-					m[i].Within = []string{"app", "endpoint"}[:1+min(1, r.IntN(4))]
-				}
-				return m
-			},
+			Messages: changed(sent(shuffled, times(c.shops, 800/c.shops)...), func(r *rand.Rand, _ int, m *SharedMessage) {
+				m.Within = []string{"app", "endpoint"}[:1+min(1, r.IntN(4))]
+			}),
 		}, 1.06, 1.3)
 	}
 }
@@ -403,18 +390,15 @@ func TestSharedLimitsFarFromShort(t *testing.T) {
 			rate := max(1, o.RefreshRate*ms*pick(3, 5, 10)/1000)
 			o.Shared[name] = drip.Limit{Size: rate * pick(1, 1, 2, 5), RefreshRate: rate, RefreshInterval: time.Duration(ms) * time.Millisecond}
 		}
+		messages := pick(300, 600)
 		got := mustRunShared(t, SharedScenario{
 			Entities: entities(1), Operation: Fixed(20 * time.Millisecond), Options: o, Late: Uniform(0, 20*time.Millisecond), Unmeasured: true,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, shuffled, begun, 0, pick(300, 600))
-				for i := range m {
-					m[i].Within = names[r.IntN(3):][:1]
-					if r.IntN(3) == 0 {
-						m[i].Within = names
-					}
+			Messages: changed(sent(shuffled, messages), func(r *rand.Rand, _ int, m *SharedMessage) {
+				m.Within = names[r.IntN(3):][:1]
+				if r.IntN(3) == 0 {
+					m.Within = names
 				}
-				return m
-			},
+			}),
 		}, seed)
 		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > 2 || got.Redeliveries.Max > 12 {
 			t.Errorf("seed %d: %d over, %d of %d, postponements %+v", seed, got.OverLimit, got.Done, got.Messages, got.Redeliveries)
@@ -522,15 +506,11 @@ func TestSharedOwnMinutes(t *testing.T) {
 				Size: 2, RefreshRate: 2, RefreshInterval: time.Minute, Concurrency: plenty, Shared: map[string]drip.Limit{"app": {Size: c.perSecond}},
 			},
 			Entities: entities(c.entities), Operation: Fixed(50 * time.Millisecond), Unmeasured: c.urgent == 0,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, shuffled, begun, 0, times(c.entities, 200)...)
-				for i := range m {
-					if m[i].Urgent = r.Float64() < c.urgent; m[i].Urgent {
-						m[i].At += time.Duration(r.Float64() * float64(time.Minute))
-					}
+			Messages: changed(sent(shuffled, times(c.entities, 200)...), func(r *rand.Rand, _ int, m *SharedMessage) {
+				if m.Urgent = r.Float64() < c.urgent; m.Urgent {
+					m.At += time.Duration(r.Float64() * float64(time.Minute))
 				}
-				return m
-			},
+			}),
 		}, 1.01, 3)
 		if got.Redeliveries.Max > 12 {
 			t.Errorf("%+v: at most %d postponements", c, got.Redeliveries.Max)
@@ -580,16 +560,12 @@ func TestSharedSmallBesideLarge(t *testing.T) {
 				Options: drip.Options{
 					Size: 10_000_000, RefreshRate: 10_000_000, Shared: map[string]drip.Limit{"app": {Size: 1_000_000, RefreshInterval: time.Hour, Concurrency: 2}},
 				},
-				Messages: func(r *rand.Rand) (ms []SharedMessage) {
-					for range 400 {
-						m := SharedMessage{Entity: r.IntN(6), Cost: large, At: time.Duration(r.Int64N(span)) * time.Millisecond}
-						if r.IntN(3) == 0 {
-							m.Cost = 1
-						}
-						ms = append(ms, m)
+				Messages: changed(anybody(400, 6), func(r *rand.Rand, _ int, m *SharedMessage) {
+					m.At, m.Cost = time.Duration(r.Int64N(span))*time.Millisecond, large
+					if r.IntN(3) == 0 {
+						m.Cost = 1
 					}
-					return ms
-				},
+				}),
 			}, 1.5, anyNumber)
 		}
 	}
@@ -610,7 +586,7 @@ func TestNewcomersBehindDenied(t *testing.T) {
 }
 
 // anybody is messages of random entities, all at once.
-func anybody(n, entities int) func(*rand.Rand) []SharedMessage {
+func anybody(n, entities int) draw {
 	return func(r *rand.Rand) (all []SharedMessage) {
 		for range n {
 			all = append(all, SharedMessage{Entity: r.IntN(entities)})

@@ -15,11 +15,8 @@ import (
 
 // The tests of this file change a load so that nothing should change.
 
-func urgently(m []SharedMessage) []SharedMessage {
-	for i := range m {
-		m[i].Urgent = true
-	}
-	return m
+func urgently(d draw) draw {
+	return changed(d, func(_ *rand.Rand, _ int, m *SharedMessage) { m.Urgent = true })
 }
 
 // An entity whose messages are all urgent uses its limit as if none were.
@@ -36,9 +33,7 @@ func TestAllUrgent(t *testing.T) {
 	} {
 		got := mustRunShared(t, SharedScenario{
 			Options: c.o, Entities: entities(1), Operation: Fixed(c.operation), Unmeasured: true,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				return urgently(backlog(r, shuffled, begun, 0, c.messages))
-			},
+			Messages: urgently(sent(shuffled, c.messages)),
 		}, 1)
 		if got.Makespan > c.makespan || got.Redeliveries.Mean > c.mean {
 			t.Errorf("%s: %v, %.2f postponements; want at most %v, %.2f", name, got.Makespan, got.Redeliveries.Mean, c.makespan, c.mean)
@@ -51,10 +46,7 @@ func TestAllUrgentShared(t *testing.T) {
 	for _, seed := range []uint64{9, 21, 23} {
 		s := RandomShared(seed)
 		want := mustRunShared(t, s, seed)
-		messages := s.Messages
-		s.Messages = func(r *rand.Rand) []SharedMessage {
-			return urgently(messages(r))
-		}
+		s.Messages = urgently(s.Messages)
 		if got := mustRunShared(t, s, seed); got.Makespan > want.Makespan*105/100 || got.Redeliveries.Mean > want.Redeliveries.Mean+.3 {
 			t.Errorf("%s: %v, %.2f postponements; as drawn %v, %.2f", s.About, got.Makespan, got.Redeliveries.Mean, want.Makespan, want.Redeliveries.Mean)
 		}
@@ -102,13 +94,7 @@ func TestFarBehindTheCalendar(t *testing.T) {
 		s := SharedScenario{
 			Options:  drip.Options{Size: 3, RefreshInterval: time.Hour, Concurrency: 20},
 			Entities: entities(5), Operation: Fixed(50 * time.Millisecond),
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, inTurn, begun, 0, times(5, 180)...)
-				for i := range m {
-					m[i].Urgent = i%10 == 0
-				}
-				return m
-			},
+			Messages: changed(sent(inTurn, times(5, 180)...), func(_ *rand.Rand, i int, m *SharedMessage) { m.Urgent = i%10 == 0 }),
 		}
 		alone := playShared(t, s)
 		s.Options.Shared = map[string]drip.Limit{"app": app}
@@ -307,25 +293,18 @@ func TestUrgentForSharedTokens(t *testing.T) {
 			o.Shared["app"], o.WaitForToken = drip.Limit{Concurrency: tokens}, 200*time.Millisecond
 			s := SharedScenario{
 				Options: o, Entities: entities(n), Operation: Exponential(200 * time.Millisecond), Unmeasured: true,
-				Messages: func(r *rand.Rand) []SharedMessage {
-					m := backlog(r, shuffled, begun, 0, times(n, 60*perSecond/n)...)
-					for i := range n {
-						m = append(m, trickle(r, i, 0.05*float64(perSecond)/float64(n), 2*time.Second, 40*time.Second, SharedMessage{Urgent: true})...)
-					}
-					return m
-				},
+				Messages: joined(
+					sent(shuffled, times(n, 60*perSecond/n)...),
+					trickle(0, n, 0.05*float64(perSecond)/float64(n), 2*time.Second, 40*time.Second, SharedMessage{Urgent: true}),
+				),
 			}
 			got := mustRunShared(t, s, 1)
 			if got.Urgent.P50 > 500*time.Millisecond || got.Urgent.P99 > 4*time.Second || got.OverLimit > 0 || got.Makespan > got.Fluid*115/100 {
 				t.Errorf("%d tokens, %d entities: urgent ones wait %v; %v, at best %v; %d over the limit", tokens, n, got.Urgent, got.Makespan, got.Fluid, got.OverLimit)
 			}
-			s.Messages = func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, shuffled, begun, 0, times(n, 60*perSecond/n)...)
-				for i := range m {
-					m[i].Urgent, m[i].Watched = m[i].Entity == 0, m[i].Entity == 0
-				}
-				return m
-			}
+			s.Messages = changed(sent(shuffled, times(n, 60*perSecond/n)...), func(_ *rand.Rand, _ int, m *SharedMessage) {
+				m.Urgent, m.Watched = m.Entity == 0, m.Entity == 0
+			})
 			if got = mustRunShared(t, s, 1); got.Watched.P99 < got.FluidWatched.P99*95/100 {
 				t.Errorf("%d tokens, %d entities: the urgent one waits %v, the fair wait is %v", tokens, n, got.Watched, got.FluidWatched)
 			}
@@ -594,13 +573,7 @@ func TestDaysOfATimeZone(t *testing.T) {
 			o.Concurrency = plenty
 			return mustRunShared(t, SharedScenario{
 				Options: o, Entities: entities(5), Operation: Fixed(50 * time.Millisecond), Late: Uniform(0, time.Second), Unmeasured: true,
-				Messages: func(r *rand.Rand) []SharedMessage {
-					m := backlog(r, shuffled, 10*time.Hour, 0, times(5, 50)...)
-					for i := range 5 {
-						m = append(m, trickle(r, i, 6/day.Seconds(), noon, 4*day, SharedMessage{})...)
-					}
-					return m
-				},
+				Messages: joined(sentAt(10*time.Hour, shuffled, 0, times(5, 50)...), trickle(0, 5, 6/day.Seconds(), noon, 4*day, SharedMessage{})),
 			}, 1)
 		}
 		got, want := play(calendar), play(interval)

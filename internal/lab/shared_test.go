@@ -194,17 +194,12 @@ func TestBacklogOfAnEndpoint(t *testing.T) {
 				s := SharedScenario{
 					Options: within(c.own.Size, c.own.RefreshRate, c.app), Entities: entities(30), Operation: Fixed(200 * time.Millisecond),
 					Late: Uniform(0, 20*time.Millisecond), Hold: 5 * time.Second, Unmeasured: true,
-					Messages: func(r *rand.Rand) []SharedMessage {
-						m := backlog(r, shuffled, begun, 0, times(30, c.each)...)
-						for i := range m {
-							m[i].Within = []string{"app", endpoint}
-							if i%10 == 0 {
-								m[i].Within, m[i].Watched = []string{"app"}, true
-								m[i].At += time.Duration(r.IntN(30_000)) * time.Millisecond
-							}
+					Messages: changed(sent(shuffled, times(30, c.each)...), func(r *rand.Rand, i int, m *SharedMessage) {
+						m.Within = []string{"app", endpoint}
+						if i%10 == 0 {
+							m.Within, m.Watched, m.At = []string{"app"}, true, m.At+time.Duration(r.IntN(30_000))*time.Millisecond
 						}
-						return m
-					},
+					}),
 				}
 				s.Options.WaitForToken = 200 * time.Millisecond
 				s.Options.Shared[endpoint] = c.endpoint
@@ -326,12 +321,7 @@ func TestScarceSharedTokens(t *testing.T) {
 			Name:     fmt.Sprintf("%d tokens, %d/s, %d entities, operations of %v", c.tokens, c.size, c.entities, c.operation),
 			Options:  within(plenty, plenty, drip.Limit{Size: c.size, Concurrency: c.tokens}),
 			Entities: entities(c.entities), Operation: Fixed(c.operation), Unmeasured: true, Hold: 5 * time.Second,
-			Messages: func(r *rand.Rand) (m []SharedMessage) {
-				for range 800 {
-					m = append(m, SharedMessage{Entity: r.IntN(c.entities)})
-				}
-				return m
-			},
+			Messages: anybody(800, c.entities),
 		}, c.most, 3)
 	}
 }
@@ -394,13 +384,7 @@ func TestUrgentWithoutTickets(t *testing.T) {
 		nearFluid(t, SharedScenario{
 			Name: fmt.Sprintf("%d + %d/%v", c.app.Size, c.app.RefreshRate, c.app.RefreshInterval), Options: within(plenty, plenty, c.app),
 			Entities: entities(10), Operation: Fixed(50 * time.Millisecond), LostTickets: 1,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, shuffled, begun, 0, times(10, c.messages/10)...)
-				for i := range m {
-					m[i].Urgent = true
-				}
-				return m
-			},
+			Messages: urgently(sent(shuffled, times(10, c.messages/10)...)),
 		}, 1.05, 2.5)
 	}
 }
@@ -411,9 +395,7 @@ func TestSharedTokensAtHalfLoad(t *testing.T) {
 		s := SharedScenario{
 			Options:  drip.Options{Size: 1e6, RefreshRate: 1e6, Concurrency: plenty, Shared: map[string]drip.Limit{"app": {Concurrency: tokens}}},
 			Entities: entities(1), Operation: Fixed(500 * time.Millisecond), LostTickets: 1,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				return trickle(r, 0, float64(tokens), 0, 1000*time.Second, SharedMessage{Watched: true})
-			},
+			Messages: trickle(0, 1, float64(tokens), 0, 1000*time.Second, SharedMessage{Watched: true}),
 		}
 		got := mustRunShared(t, s, 1)
 		tell(t, got.Done < got.Messages || got.Watched.P50 > 2*time.Second || got.Watched.P99 > 20*time.Second,
@@ -519,7 +501,7 @@ func TestFluid(t *testing.T) {
 	r, err := newSharedRun(&SharedScenario{
 		Options:  app(100, 100, 4),
 		Entities: []SharedEntity{{}, {Weight: 3}},
-		Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, inTurn, 0, 0, 60, 60) }, Operation: Fixed(0),
+		Messages: sentAt(0, inTurn, 0, 60, 60), Operation: Fixed(0),
 	}, 1)
 	ok(t, err)
 	f := newFluid(r) // the second: 3 at once, and 57 at 3 a second; all: 4 at once, and 116 at 4 a second
@@ -531,11 +513,9 @@ func TestFluid(t *testing.T) {
 // As many operations as there are tokens begin at once at best, and each further one when a token comes back.
 func TestFluidTokens(t *testing.T) {
 	r, err := newSharedRun(&SharedScenario{
-		Options:  drip.Options{Shared: map[string]drip.Limit{"two": {Concurrency: 2}}},
-		Entities: []SharedEntity{{}},
-		Messages: func(r *rand.Rand) []SharedMessage {
-			return append(backlog(r, inTurn, 0, 0, 6), backlog(r, inTurn, time.Minute, 0, 1)...)
-		},
+		Options:   drip.Options{Shared: map[string]drip.Limit{"two": {Concurrency: 2}}},
+		Entities:  []SharedEntity{{}},
+		Messages:  joined(sentAt(0, inTurn, 0, 6), sentAt(time.Minute, inTurn, 0, 1)),
 		Operation: Fixed(10 * time.Second),
 	}, 1)
 	ok(t, err)
@@ -637,17 +617,11 @@ func TestLargeSharedCostsBelowTheLimit(t *testing.T) {
 		got := mustRunShared(t, SharedScenario{
 			Options:  drip.Options{Size: 1e6, RefreshRate: 1e6, Concurrency: plenty, Shared: map[string]drip.Limit{"app": {Size: 12 * rate, RefreshRate: rate}}},
 			Entities: entities(n), Operation: Fixed(100 * time.Millisecond),
-			Messages: func(r *rand.Rand) (m []SharedMessage) {
-				for i := range n {
-					m = append(m, trickle(r, i, load*float64(rate)/average/float64(n), 0, 200*time.Second, SharedMessage{})...)
+			Messages: changed(trickle(0, n, load*float64(rate)/average/float64(n), 0, 200*time.Second, SharedMessage{}), func(r *rand.Rand, _ int, m *SharedMessage) {
+				if r.Float64() < part {
+					m.Cost = large
 				}
-				for i := range m {
-					if r.Float64() < part {
-						m[i].Cost = large
-					}
-				}
-				return m
-			},
+			}),
 		}, seed)
 		waits += got.Wait.P99
 	}
@@ -710,18 +684,14 @@ func TestSharedNewcomers(t *testing.T) {
 		o.Shared = c.shared
 		got := nearFluid(t, SharedScenario{
 			Name: name, Options: o, Entities: entities(c.bigs + c.shops), Operation: Exponential(c.operation), Unmeasured: true,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, shuffled, begun, 0, times(c.bigs, int(c.rate*250)/c.bigs)...)
-				for i := range c.shops {
-					m = append(m, trickle(r, c.bigs+i, load*c.rate/float64(c.bigs+c.shops), time.Second, 180*time.Second, SharedMessage{Watched: true, Urgent: c.urgent})...)
+			Messages: changed(joined(
+				sent(shuffled, times(c.bigs, int(c.rate*250)/c.bigs)...),
+				trickle(c.bigs, c.shops, load*c.rate/float64(c.bigs+c.shops), time.Second, 180*time.Second, SharedMessage{Watched: true, Urgent: c.urgent}),
+			), func(_ *rand.Rand, i int, m *SharedMessage) {
+				if len(c.shared) > 1 && i%2 == 0 {
+					m.Within = []string{"app"}
 				}
-				for i := range m {
-					if len(c.shared) > 1 && i%2 == 0 {
-						m[i].Within = []string{"app"}
-					}
-				}
-				return m
-			},
+			}),
 		}, anyNumber, c.mean)
 		tell(t, got.Watched.P99 > c.most, "%s: 99 %% wait at most %v, want %v", name, got.Watched.P99, c.most)
 	}
@@ -750,13 +720,10 @@ func TestSharedNewcomersBesideManyBookings(t *testing.T) {
 	for _, c := range []struct{ bigs, shops int }{{20, 20}, {40, 20}, {40, 10}} {
 		got := mustRunShared(t, SharedScenario{
 			Options: app(plenty, plenty, 50), Entities: entities(c.bigs + c.shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, byEntity, begun, 0, times(c.bigs, 25_000/c.bigs)...)
-				for i := range c.shops {
-					m = append(m, trickle(r, c.bigs+i, 0.7*50/float64(c.bigs+c.shops), 5*time.Second, 2*time.Minute, SharedMessage{Watched: true})...)
-				}
-				return m
-			},
+			Messages: joined(
+				sent(byEntity, times(c.bigs, 25_000/c.bigs)...),
+				trickle(c.bigs, c.shops, 0.7*50/float64(c.bigs+c.shops), 5*time.Second, 2*time.Minute, SharedMessage{Watched: true}),
+			),
 		}, 1)
 		tell(t, got.OverLimit > 0 || got.Watched.P99 > got.FluidWatched.P99+2*time.Second,
 			"%d large shops and %d others: they wait %v, at best %v", c.bigs, c.shops, got.Watched, got.FluidWatched)
@@ -810,16 +777,11 @@ func TestSharedWeightsBesideSlowEntities(t *testing.T) {
 		}
 		got := mustRunShared(t, SharedScenario{
 			Options: o, Entities: e, Operation: Fixed(50 * time.Millisecond),
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, c.how, begun, 0, counts...)
-				for i := range m {
-					m[i].Within = []string{"app"}
-					if m[i].Watched = m[i].Entity < c.slow; m[i].Watched && c.endpoint > 0 {
-						m[i].Within = nil
-					}
+			Messages: changed(sent(c.how, counts...), func(_ *rand.Rand, _ int, m *SharedMessage) {
+				if m.Watched = m.Entity < c.slow; !m.Watched || c.endpoint == 0 {
+					m.Within = []string{"app"}
 				}
-				return m
-			},
+			}),
 		}, 1)
 		tell(t, got.OverLimit > 0 || !(got.Jain > 0.98) || got.Watched.P99 > got.FluidWatched.P99+3*time.Second, "%+v: fairness %.3f, want at least 0.98; the slow ones wait %v, at best %v; %.2f postponements",
 			c, got.Jain, got.Watched, got.FluidWatched, got.Redeliveries.Mean)
@@ -838,13 +800,7 @@ func TestSmallSharedWeights(t *testing.T) {
 		}
 		got := mustRunShared(t, SharedScenario{
 			Options: app(plenty, plenty, c.all), Entities: e, Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, c.how, begun, 0, append([]int{c.large}, times(c.small, 3)...)...)
-				for i := range m {
-					m[i].Watched = m[i].Entity > 0
-				}
-				return m
-			},
+			Messages: watched(sent(c.how, append([]int{c.large}, times(c.small, 3)...)...), ofOthers),
 		}, 1)
 		tell(t, got.OverLimit > 0 || ratio(got.Watched.P99, got.FluidWatched.P99) > 3, "%+v: they wait %v, at best %v; %.2f postponements",
 			c, got.Watched, got.FluidWatched, got.Redeliveries.Mean)
@@ -889,16 +845,10 @@ func TestUrgentFlood(t *testing.T) {
 		s := SharedScenario{
 			Entities: entities(c.entities), Operation: Fixed(200 * time.Millisecond),
 			Options: drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": {Size: c.limit}}},
-			Messages: func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, shuffled, begun, 0, append([]int{c.flood}, times(c.entities-1, 70)...)...)
-				for i := range m {
-					m[i].Urgent = m[i].Entity == 0
-				}
-				for i := 1; i < c.entities; i++ {
-					m = append(m, trickle(r, i, share/3, 5*time.Second, time.Minute, SharedMessage{Urgent: true, Watched: true})...)
-				}
-				return m
-			},
+			Messages: joined(
+				changed(sent(shuffled, append([]int{c.flood}, times(c.entities-1, 70)...)...), func(_ *rand.Rand, _ int, m *SharedMessage) { m.Urgent = m.Entity == 0 }),
+				trickle(1, c.entities-1, share/3, 5*time.Second, time.Minute, SharedMessage{Urgent: true, Watched: true}),
+			),
 		}
 		for seed := range uint64(2) {
 			got, err := RunShared(s, seed)
@@ -952,13 +902,8 @@ func TestUrgentForTokens(t *testing.T) {
 			s := SharedScenario{
 				Name: fmt.Sprintf("%d tokens, operations of %v, urgent load %v, hold %v", c.tokens, c.operation, c.load, hold), Hold: hold,
 				Entities: entities(1), Operation: AtMost(20*c.operation, Exponential(c.operation)), Unmeasured: true,
-				Options: drip.Options{Size: 10_000, RefreshRate: 10_000, Concurrency: c.tokens, WaitForToken: c.operation, Lease: time.Minute},
-				Messages: func(r *rand.Rand) []SharedMessage {
-					return slices.Concat(
-						backlog(r, shuffled, begun, 0, messages),
-						trickle(r, 0, c.load/pace.Seconds(), 0, messages*pace/2, SharedMessage{Urgent: true}),
-					)
-				},
+				Options:  drip.Options{Size: 10_000, RefreshRate: 10_000, Concurrency: c.tokens, WaitForToken: c.operation, Lease: time.Minute},
+				Messages: joined(sent(shuffled, messages), trickle(0, 1, c.load/pace.Seconds(), 0, messages*pace/2, SharedMessage{Urgent: true})),
 			}
 			r := playShared(t, s)
 			var waited []float64

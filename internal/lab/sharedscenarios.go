@@ -42,19 +42,56 @@ func backlog(r *rand.Rand, how order, at time.Duration, first int, counts ...int
 	return all
 }
 
+// draw draws the messages of a scenario.
+type draw = func(*rand.Rand) []SharedMessage
+
 // sent draws a backlog of the entities, soon after the beginning.
-func sent(how order, counts ...int) func(*rand.Rand) []SharedMessage {
-	return func(r *rand.Rand) []SharedMessage { return backlog(r, how, begun, 0, counts...) }
+func sent(how order, counts ...int) draw { return sentAt(begun, how, 0, counts...) }
+
+func sentAt(at time.Duration, how order, first int, counts ...int) draw {
+	return func(r *rand.Rand) []SharedMessage { return backlog(r, how, at, first, counts...) }
 }
 
-// trickle is messages of an entity that arrive independently of each other.
-func trickle(r *rand.Rand, entity int, perSecond float64, from, to time.Duration, like SharedMessage) (all []SharedMessage) {
-	for _, at := range Poisson(perSecond, from, to)(r) {
-		like.At, like.Entity = at, entity
-		all = append(all, like)
+// trickle draws messages of the entities from first on that arrive independently of each other.
+func trickle(first, n int, perSecond float64, from, to time.Duration, like SharedMessage) draw {
+	return func(r *rand.Rand) (all []SharedMessage) {
+		m := like // the draws of several runs may be made at the same time
+		for m.Entity = first; m.Entity < first+n; m.Entity++ {
+			for _, at := range Poisson(perSecond, from, to)(r) {
+				m.At = at
+				all = append(all, m)
+			}
+		}
+		return all
 	}
-	return all
 }
+
+// joined draws one after the other.
+func joined(draws ...draw) draw {
+	return func(r *rand.Rand) (all []SharedMessage) {
+		for _, d := range draws {
+			all = append(all, d(r)...)
+		}
+		return all
+	}
+}
+
+// changed draws messages and changes each of them.
+func changed(d draw, change func(r *rand.Rand, i int, m *SharedMessage)) draw {
+	return func(r *rand.Rand) []SharedMessage {
+		all := d(r)
+		for i := range all {
+			change(r, i, &all[i])
+		}
+		return all
+	}
+}
+
+func watched(d draw, which func(m *SharedMessage) bool) draw {
+	return changed(d, func(_ *rand.Rand, _ int, m *SharedMessage) { m.Watched = which(m) })
+}
+
+func ofOthers(m *SharedMessage) bool { return m.Entity > 0 } // than the first entity
 
 // entities is n that are alike.
 func entities(n int) []SharedEntity { return make([]SharedEntity, n) }
@@ -79,7 +116,7 @@ const (
 func SharedScenarios() []SharedScenario {
 	quick := Fixed(50 * time.Millisecond)
 	var all []SharedScenario
-	add := func(name, about string, o drip.Options, e []SharedEntity, messages func(r *rand.Rand) []SharedMessage) *SharedScenario {
+	add := func(name, about string, o drip.Options, e []SharedEntity, messages draw) *SharedScenario {
 		all = append(all, SharedScenario{Name: name, About: about, Options: o, Entities: e, Messages: messages, Operation: quick})
 		return &all[len(all)-1]
 	}
@@ -95,30 +132,16 @@ func SharedScenarios() []SharedScenario {
 	ticks := within(2, 2, drip.Limit{Size: 20, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond})
 	add("shops-100ms", "60 shops (2, 2/s), all 10 each 100 ms; 4,000 messages shop after shop", ticks, entities(60), sent(byEntity, times(60, 67)...))
 
-	big := func(second int) func(r *rand.Rand) []SharedMessage {
-		return func(r *rand.Rand) []SharedMessage {
-			m := slices.Concat(backlog(r, byEntity, begun, 0, 10_000), backlog(r, byEntity, 10*time.Second, 1, second))
-			for i := range 20 {
-				m = append(m, trickle(r, 2+i, 0.5, time.Second, 200*time.Second, SharedMessage{Watched: true})...)
-			}
-			return m
-		}
+	big := func(second int) draw {
+		return joined(sent(byEntity, 10_000), sentAt(10*time.Second, byEntity, 1, second), trickle(2, 20, 0.5, time.Second, 200*time.Second, SharedMessage{Watched: true}))
 	}
 	add("big", "all 50/s; a shop with 10,000 messages, and 20 with one each 2 s (watched)", app(100, 100, 50), entities(22), big(0))
 	add("two-big", "the same, and after 10 s a shop with 5,000", app(100, 100, 50), entities(22), big(5000))
 	slow := append([]SharedEntity{{}, {}}, slices.Repeat([]SharedEntity{{Limit: drip.Limit{Size: 1, RefreshRate: 1, RefreshInterval: 10 * time.Second}}}, 20)...)
 	add("slow", "all 50/s; 20 shops with 40 messages that may send one each 10 s, one with 4,000, after 10 s one with 4,000 (watched)", app(100, 100, 50), slow,
-		func(r *rand.Rand) []SharedMessage {
-			second := backlog(r, byEntity, 10*time.Second, 1, 4000)
-			for i := range second {
-				second[i].Watched = true
-			}
-			return slices.Concat(backlog(r, byEntity, begun, 0, append([]int{4000, 0}, times(20, 40)...)...), second)
-		})
+		joined(sent(byEntity, append([]int{4000, 0}, times(20, 40)...)...), watched(sentAt(10*time.Second, byEntity, 1, 4000), ofOthers)))
 
-	doubled := func(r *rand.Rand) []SharedMessage {
-		return slices.Concat(backlog(r, shuffled, begun, 0, times(50, 400)...), backlog(r, shuffled, time.Minute, 50, times(50, 400)...))
-	}
+	doubled := joined(sent(shuffled, times(50, 400)...), sentAt(time.Minute, shuffled, 50, times(50, 400)...))
 	add("doubled", "all 50/s; 50 shops (2/s) with 400 messages, after a minute 50 more", app(2, 2, 50), entities(100), doubled)
 	add("doubled-late", "the same, and messages come back up to 1 s late", app(2, 2, 50), entities(100), doubled).Late = Uniform(0, time.Second)
 	fine := within(2, 2, drip.Limit{Size: 5, RefreshInterval: 100 * time.Millisecond})
@@ -133,13 +156,7 @@ func SharedScenarios() []SharedScenario {
 		name, about string
 	}{{shuffled, "zipf", "at once"}, {byEntity, "zipf-by-shop", "shop after shop"}} {
 		add(how.name, "all 200/s; 1,000 shops with 4,000, 2,000, 1,333 … messages "+how.about+"; those with at most 10 are watched", app(50, 50, 200), entities(1000),
-			func(r *rand.Rand) []SharedMessage {
-				m := backlog(r, how.order, begun, 0, zipf...)
-				for i := range m {
-					m[i].Watched = zipf[m[i].Entity] <= 10
-				}
-				return m
-			})
+			watched(sent(how.order, zipf...), func(m *SharedMessage) bool { return zipf[m.Entity] <= 10 }))
 	}
 
 	endpoints := func(r *rand.Rand) []SharedMessage {
@@ -167,13 +184,7 @@ func SharedScenarios() []SharedScenario {
 	}
 	add("weights", "all 50/s; 60 shops that weigh 1, 2 or 4, with 300 messages", app(10, 10, 50), weighted, sent(shuffled, times(60, 300)...))
 
-	urgent := func(r *rand.Rand) []SharedMessage {
-		m := backlog(r, shuffled, begun, 0, times(25, 360)...)
-		for i := range 25 {
-			m = append(m, trickle(r, i, 0.2, 5*time.Second, 205*time.Second, SharedMessage{Urgent: true})...)
-		}
-		return m
-	}
+	urgent := joined(sent(shuffled, times(25, 360)...), trickle(0, 25, 0.2, 5*time.Second, 205*time.Second, SharedMessage{Urgent: true}))
 	add("urgent", "all 50/s; 25 shops (4/s) with 360 messages and an urgent one each 5 s", app(4, 4, 50), entities(25), urgent)
 	add("urgent-own", "the same, all 200/s, the shop's own 2/s is short", app(2, 2, 200), entities(25), urgent)
 
@@ -185,25 +196,12 @@ func SharedScenarios() []SharedScenario {
 	five := within(20, 20, drip.Limit{Concurrency: 5})
 	five.WaitForToken = 200 * time.Millisecond
 	add("five-at-once", "5 at once over all, operations of 200 ms; a shop with 2,000 messages, 20 with 100 (watched)", five, entities(21),
-		func(r *rand.Rand) []SharedMessage {
-			m := backlog(r, byEntity, begun, 0, append([]int{2000}, times(20, 100)...)...)
-			for i := range m {
-				m[i].Watched = m[i].Entity > 0
-			}
-			return m
-		}).Operation = Exponential(200 * time.Millisecond)
+		watched(sent(byEntity, append([]int{2000}, times(20, 100)...)...), ofOthers)).Operation = Exponential(200 * time.Millisecond)
 
 	add("doubling", "all 50/s; 10 shops with 400 messages (watched), each 20 s as many shops more, 160 in all", app(50, 50, 50), entities(160),
-		func(r *rand.Rand) []SharedMessage {
-			m := backlog(r, shuffled, begun, 0, times(10, 400)...)
-			for i := range m {
-				m[i].Watched = true
-			}
-			for i, n := 1, 10; i < 5; i, n = i+1, 2*n {
-				m = append(m, backlog(r, shuffled, time.Duration(i)*20*time.Second, n, times(n, 400)...)...)
-			}
-			return m
-		})
+		joined(watched(sent(shuffled, times(10, 400)...), func(*SharedMessage) bool { return true }),
+			sentAt(20*time.Second, shuffled, 10, times(10, 400)...), sentAt(40*time.Second, shuffled, 20, times(20, 400)...),
+			sentAt(60*time.Second, shuffled, 40, times(40, 400)...), sentAt(80*time.Second, shuffled, 80, times(80, 400)...)))
 	return all
 }
 
