@@ -1,5 +1,3 @@
-//go:build unix
-
 package consumer
 
 import (
@@ -7,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,17 +12,14 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
-	"github.com/drip-go/drip/internal/servers"
 )
 
 // BenchmarkHand compares a Consumer with loops written by hand on the same client, with the same prefetch. One loop handles
 // and acknowledges. The other publishes each message to a quorum queue and acknowledges it when that is confirmed, with as
-// many confirmations outstanding as there are messages in hand. Consumer and loop take turns. The benchmark reports medians
-// of the pairs' ratios: of messages a second, from the first delivery to the last, and of messages a second of CPU time, of
-// the client and the broker together. Other work on the machine disturbs CPU time less. Run it with -benchtime 1x.
+// many confirmations outstanding as there are messages in hand. Consumer and loop take turns. The benchmark reports the median
+// of the pairs' ratios of messages a second, from the first delivery to the last. Run it with -benchtime 1x.
 //
-// The headers of a postponed message are most of the difference there: each header costs the broker some 4 µs. So a further
-// loop writes the same headers as drip.
+// The headers of a postponed message are most of the difference there: each header costs the broker some 4 µs.
 func BenchmarkHand(b *testing.B) {
 	const n, pairs = 50_000, 5
 	for name, c := range map[string]struct {
@@ -33,30 +27,22 @@ func BenchmarkHand(b *testing.B) {
 		hand  func(*broker, *amqp.Channel, string, func())
 	}{
 		"handled":   {0, acknowledging},
-		"postponed": {time.Hour, republishing(func(d *amqp.Delivery) amqp.Table { return d.Headers })},
-		"postponed, with such headers": {time.Hour, republishing(func(d *amqp.Delivery) amqp.Table {
-			m := open(*d, time.Now(), false)
-			m.Postponements++
-			h := m.copy().Headers
-			mark(h, d.DeliveryTag)
-			return h
-		})},
+		"postponed": {time.Hour, republishing},
 	} {
 		b.Run(name, func(b *testing.B) {
-			server := servers.UseRabbitMQ(b)
-			br := connect(b, server.URL())
+			br := connect(b, useBroker(b))
 			queue := br.queue()
 			for b.Loop() {
-				var ratios, cpus, rates, ourCPU []float64
+				var ratios, rates []float64
 				for range pairs {
-					ours, oursCPU := measured(br, server, queue, n, func(seen func()) (stop func()) {
+					ours := measured(br, queue, n, func(seen func()) (stop func()) {
 						bucket := buckettest.New(b, drip.Options{Size: 1_000_000, RefreshRate: 1_000_000})
 						o := Options{URL: br.url, Queue: queue, Prefetch: prefetch, Entity: oneShop, Limiter: counting{bucket, seen, c.delay}}
 						o.Handler = HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil })
 						return running(b, o)
 					})
 					br.empty(queue)
-					hand, handCPU := measured(br, server, queue, n, func(seen func()) (stop func()) {
+					hand := measured(br, queue, n, func(seen func()) (stop func()) {
 						conn, err := amqp.Dial(br.url)
 						br.must(err)
 						ch, err := conn.Channel()
@@ -68,13 +54,9 @@ func BenchmarkHand(b *testing.B) {
 					})
 					br.empty(queue)
 					ratios = append(ratios, hand.Seconds()/ours.Seconds())
-					cpus = append(cpus, handCPU.Seconds()/oursCPU.Seconds())
-					ourCPU = append(ourCPU, float64(oursCPU.Microseconds())/n)
 					rates = append(rates, n/ours.Seconds())
 				}
 				b.ReportMetric(median(ratios), "of-hand-written")
-				b.ReportMetric(median(cpus), "of-hand-written-by-CPU")
-				b.ReportMetric(median(ourCPU), "CPU-µs/message")
 				b.ReportMetric(median(rates), "messages/s")
 			}
 		})
@@ -83,35 +65,26 @@ func BenchmarkHand(b *testing.B) {
 
 const prefetch = 256
 
-// measured publishes n messages and returns the time between the first and the last message seen, and the CPU time used
-// meanwhile.
-func measured(b *broker, server *servers.RabbitMQ, queue string, n int64, start func(seen func()) (stop func())) (took, used time.Duration) {
+// measured publishes n messages and returns the time between the first and the last message seen.
+func measured(b *broker, queue string, n int64, start func(seen func()) (stop func())) time.Duration {
 	b.publish(queue, numbered(0, int(n))...)
-	type at struct{ clock, cpu time.Duration }
-	now := func() at {
-		var r syscall.Rusage
-		b.must(syscall.Getrusage(syscall.RUSAGE_SELF, &r))
-		used, err := server.CPU()
-		b.must(err)
-		return at{time.Duration(time.Now().UnixNano()), used + time.Duration(r.Utime.Nano()+r.Stime.Nano())}
-	}
 	var count atomic.Int64
-	var first, last at
+	var first, last time.Time
 	begun, done := make(chan struct{}), make(chan struct{})
 	stop := start(func() {
 		switch count.Add(1) {
 		case 1:
-			first = now()
+			first = time.Now()
 			close(begun)
 		case n:
 			<-begun
-			last = now()
+			last = time.Now()
 			close(done)
 		}
 	})
 	<-done
 	stop()
-	return last.clock - first.clock, last.cpu - first.cpu
+	return last.Sub(first)
 }
 
 // empty removes the postponed messages, and the copies that a stop has left.
@@ -148,11 +121,7 @@ func acknowledging(b *broker, ch *amqp.Channel, queue string, seen func()) {
 	}
 }
 
-func republishing(headers func(*amqp.Delivery) amqp.Table) func(*broker, *amqp.Channel, string, func()) {
-	return func(b *broker, ch *amqp.Channel, queue string, seen func()) { republish(b, ch, queue, seen, headers) }
-}
-
-func republish(b *broker, ch *amqp.Channel, queue string, seen func(), headers func(*amqp.Delivery) amqp.Table) {
+func republishing(b *broker, ch *amqp.Channel, queue string, seen func()) {
 	conn, err := amqp.Dial(b.url)
 	b.must(err)
 	defer conn.Close()
@@ -180,7 +149,7 @@ func republish(b *broker, ch *amqp.Channel, queue string, seen func(), headers f
 	for d := range deliveries {
 		seen()
 		confirm, err := out.PublishWithDeferredConfirm("", target, true, false, amqp.Publishing{
-			Headers: headers(&d), DeliveryMode: d.DeliveryMode, MessageId: d.MessageId, Body: d.Body, Expiration: "3600000",
+			Headers: d.Headers, DeliveryMode: d.DeliveryMode, MessageId: d.MessageId, Body: d.Body, Expiration: "3600000",
 		})
 		b.must(err)
 		unconfirmed <- pair{d, confirm}
