@@ -50,23 +50,16 @@ func TestNoConnectionToPublish(t *testing.T) {
 					return nil, errors.New("connect: i/o timeout")
 				}
 				g := &givenBack{began: time.Now()}
-				deliveries := make(chan amqp.Delivery, n)
-				for i := range n {
-					deliveries <- numberedDelivery(uint64(i + 1))
-				}
-				go s.take(newSettling(g, n), deliveries, false)
-				end := min(stops, inHand)
+				_, end := s.takes(g, n, false, numberedDeliveries(n)...)
 				if stops < inHand {
 					time.Sleep(stops)
 					s.stopWaiting()
 				}
-				time.Sleep(end + 30*time.Second)
+				time.Sleep(min(stops, inHand) + 30*time.Second)
 				if got := g.count(); got < n {
 					t.Errorf("%d of %d messages were given back", got, n)
 				}
-				s.stopWaiting()
-				close(deliveries)
-				s.inHand.Wait()
+				end()
 			})
 		})
 	}
@@ -93,17 +86,13 @@ func TestLimiterAnswersBeforeTheExpiration(t *testing.T) {
 		}
 		d := numberedDelivery(1)
 		d.Expiration = "22000"
-		deliveries := make(chan amqp.Delivery, 1)
-		deliveries <- d
-		go s.take(newSettling(&givenBack{began: began}, 1), deliveries, false)
+		_, end := s.takes(&givenBack{began: began}, 1, false, d)
 		select {
 		case <-handled:
 		case at := <-buried:
 			t.Errorf("a message that expires after 22 s was buried after %v", at)
 		}
-		s.stopWaiting()
-		close(deliveries)
-		s.inHand.Wait()
+		end()
 	})
 }
 
@@ -151,22 +140,16 @@ func TestLimiterEndsTheGoroutine(t *testing.T) {
 			ran <- true
 			return nil
 		})})
-		deliveries := make(chan amqp.Delivery, handlers)
-		for i := range handlers {
-			deliveries <- numberedDelivery(uint64(i + 1))
-		}
-		go s.take(newSettling(&givenBack{began: time.Now()}, 100), deliveries, false)
+		more, end := s.takes(&givenBack{began: time.Now()}, 100, false, numberedDeliveries(handlers)...)
 		time.Sleep(time.Minute)
-		deliveries <- amqp.Delivery{DeliveryTag: handlers + 1, MessageId: "good"}
+		more <- amqp.Delivery{DeliveryTag: handlers + 1, MessageId: "good"}
 		select {
 		case <-ran:
 		case <-time.After(time.Minute):
 			t.Error("a message of another entity does not run")
 		}
-		s.stopWaiting()
 		s.ruined()
-		close(deliveries)
-		s.inHand.Wait()
+		end()
 	})
 }
 

@@ -52,6 +52,22 @@ func taking(t *testing.T, o Options) *session {
 	return s
 }
 
+// takes lets a session take these deliveries, and more from the channel. end ends it when all are settled.
+func (s *session) takes(from acknowledger, enough int, back bool, all ...amqp.Delivery) (more chan<- amqp.Delivery, end func()) {
+	deliveries := make(chan amqp.Delivery, len(all)+1)
+	for _, d := range all {
+		deliveries <- d
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.take(newSettling(from, enough), deliveries, back) }()
+	return deliveries, func() {
+		s.stopWaiting()
+		close(deliveries)
+		<-ended
+		s.inHand.Wait()
+	}
+}
+
 // A message that is back early is asked about when it is due, to the microsecond. When nothing more is to wait it is given
 // back at once.
 func TestTakeHolds(t *testing.T) {
@@ -159,10 +175,7 @@ func TestExpiredByAPolicy(t *testing.T) {
 				p.queue = time.Now().UnixMilli() / s.delays.layout.Rings[p.ring].Width % s.delays.layout.Rings[p.ring].Slots
 			}
 			d.Headers = amqp.Table{headerNote: m.note(), "x-first-death-queue": s.delays.name(p), "x-first-death-reason": "expired"}
-			b := newStrict(t, 1)
-			deliveries := make(chan amqp.Delivery, 1)
-			deliveries <- d
-			go s.take(newSettling(b, 1), deliveries, true)
+			_, end := s.takes(newStrict(t, 1), 1, true, d)
 			synctest.Wait()
 			if began := puts.Load() > 0; began == early {
 				t.Errorf("back early: %v, put to wait at once: %v", early, began)
@@ -172,13 +185,18 @@ func TestExpiredByAPolicy(t *testing.T) {
 			if puts.Load() == 0 {
 				t.Error("it does not wait again")
 			}
-			s.stopWaiting()
-			close(deliveries)
-			s.inHand.Wait()
+			end()
 		})
 	}
 }
 
 func numberedDelivery(tag uint64) amqp.Delivery {
 	return amqp.Delivery{DeliveryTag: tag, MessageId: numbered(int(tag), int(tag)+1)[0].MessageId}
+}
+
+func numberedDeliveries(n int) (all []amqp.Delivery) {
+	for i := range n {
+		all = append(all, numberedDelivery(uint64(i+1)))
+	}
+	return all
 }

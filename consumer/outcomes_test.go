@@ -35,6 +35,17 @@ func (b *broker) letter(queue string) amqp.Delivery {
 	return d
 }
 
+// failing is a handler that counts its calls, and fails.
+type failing struct {
+	err error
+	atomic.Int64
+}
+
+func (f *failing) Handle(context.Context, *amqp.Delivery) error {
+	f.Add(1)
+	return f.err
+}
+
 func TestOutcomes(t *testing.T) {
 	b, queue := beside(t)
 	rows := map[string]struct {

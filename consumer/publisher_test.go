@@ -14,6 +14,21 @@ import (
 	"github.com/drip-go/drip/internal/dial"
 )
 
+// publisherAt makes a publisher of the test's own. publish sends a message to a queue.
+func publisherAt(t *testing.T, url string, timeout time.Duration) (p *publisher, publish func(queue string, msg amqp.Publishing) error) {
+	t.Helper()
+	p = newPublisher(connecting(url, amqp.Config{}), timeout, quiet)
+	t.Cleanup(p.close)
+	return p, func(queue string, msg amqp.Publishing) error {
+		msg.Headers = amqp.Table{}
+		return p.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) { return queue, msg, true })
+	}
+}
+
+func connecting(url string, c amqp.Config) func(context.Context) (*amqp.Connection, error) {
+	return func(ctx context.Context) (*amqp.Connection, error) { return dial.RabbitMQ(ctx, url, c, "testing") }
+}
+
 // The publisher replaces a connection on which the broker refuses a message, unless it is a new one. Publishings that wait on
 // it get their confirmation.
 func TestRefusingConnectionIsReplaced(t *testing.T) {
@@ -22,16 +37,9 @@ func TestRefusingConnectionIsReplaced(t *testing.T) {
 	full := queue + ".full"
 	_, err := b.ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
 	b.must(err)
-	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) {
-		return dial.RabbitMQ(ctx, b.url, amqp.Config{}, "testing")
-	}, time.Minute, quiet)
-	defer p.close()
-	publish := func(queue string) error {
-		return p.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) {
-			return queue, amqp.Publishing{Headers: amqp.Table{}, Body: make([]byte, 100)}, true
-		})
-	}
-	if err := publish(full); !errors.Is(err, errRefused) {
+	p, publish := publisherAt(t, b.url, time.Minute)
+	message := amqp.Publishing{Body: make([]byte, 100)}
+	if err := publish(full, message); !errors.Is(err, errRefused) {
 		t.Fatalf("a full queue's error is %v", err)
 	}
 	first := p.up()
@@ -40,10 +48,10 @@ func TestRefusingConnectionIsReplaced(t *testing.T) {
 	}
 	first.opened = time.Now().Add(-time.Minute)
 	first.add(1000, &waiting{}) // somebody who waits
-	if err := publish(full); !errors.Is(err, errRefused) {
+	if err := publish(full, message); !errors.Is(err, errRefused) {
 		t.Fatalf("a full queue's error is %v", err)
 	}
-	b.must(publish(queue))
+	b.must(publish(queue, message))
 	if p.up() == first || first.conn.IsClosed() {
 		t.Errorf("the connection was not replaced, or closed under those who wait: %v", first.conn.IsClosed())
 	}
@@ -128,17 +136,9 @@ func TestSlowConfirmations(t *testing.T) {
 		}
 		return true
 	})
-	publisher := newPublisher(func(ctx context.Context) (*amqp.Connection, error) {
-		return dial.RabbitMQ(ctx, url, amqp.Config{}, "testing")
-	}, timeout, quiet)
-	defer publisher.close()
-	publish := func() error {
-		return publisher.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) {
-			return queue, amqp.Publishing{Headers: amqp.Table{}}, true
-		})
-	}
-	late := 0
-	for err := publish(); err != nil; err = publish() {
+	publisher, publish := publisherAt(t, url, timeout)
+	message, late := amqp.Publishing{}, 0
+	for err := publish(queue, message); err != nil; err = publish(queue, message) {
 		if errors.Is(err, errSilent) { // else its connection is just being closed
 			late++
 		}
@@ -147,7 +147,7 @@ func TestSlowConfirmations(t *testing.T) {
 		}
 	}
 	slow.Store(false)
-	eventually(t, "the publisher is quick again", func() bool { return publish() == nil && publisher.slow == 0 })
+	eventually(t, "the publisher is quick again", func() bool { return publish(queue, message) == nil && publisher.slow == 0 })
 }
 
 // eachPatience runs a test with a context that may end, and with one that never does, as in a loop behind Limit.
@@ -207,10 +207,7 @@ func TestPublisherIsStuckWriting(t *testing.T) {
 			})
 			patience, end := context.WithCancel(t.Context())
 			defer end()
-			connect := func(ctx context.Context) (*amqp.Connection, error) {
-				return dial.RabbitMQ(ctx, url+"?heartbeat="+c.heartbeat, amqp.Config{}, "testing")
-			}
-			publisher := newPublisher(connect, time.Minute, quiet)
+			publisher, _ := publisherAt(t, url+"?heartbeat="+c.heartbeat, time.Minute)
 			ended := make(chan error, 1)
 			go func() {
 				ended <- publisher.publish(t.Context(), patience, func() (string, amqp.Publishing, bool) {
@@ -226,7 +223,6 @@ func TestPublisherIsStuckWriting(t *testing.T) {
 				if err == nil {
 					t.Error("a message that is not written is published")
 				}
-				publisher.close()
 			case <-time.After(time.Minute):
 				t.Error("it never ends")
 			}

@@ -64,12 +64,18 @@ func TestExpirationInHand(t *testing.T) {
 	b.publish(queue, amqp.Publishing{MessageId: "first"})
 	eventually(t, "it consumes", func() bool { return h.count() == 1 }) // else the message might expire in the work queue
 	b.publish(queue, amqp.Publishing{MessageId: "late", Expiration: "2000"})
-	eventually(t, "it is handled, or a dead letter", func() bool { return h.count() > 1 || b.count(queue+".drip.dead") > 0 })
+	b.expires(queue, &h)
+}
+
+// expires waits until a message is a dead letter because it has expired. Only one other has been handled.
+func (b *broker) expires(queue string, h *ledger) {
+	b.t.Helper()
+	eventually(b.t, "it is handled, or a dead letter", func() bool { return h.count() > 1 || b.count(queue+".drip.dead") > 0 })
 	if h.count() > 1 {
-		t.Fatal("it was handled after its expiration")
+		b.t.Fatal("it was handled after its expiration")
 	}
 	if d := b.letter(queue); d.Headers[headerReason] != reasonExpired {
-		t.Errorf("the reason is %v", d.Headers[headerReason])
+		b.t.Errorf("the reason is %v", d.Headers[headerReason])
 	}
 }
 
@@ -98,13 +104,7 @@ func TestExpirationWithoutAPlace(t *testing.T) {
 	})
 	time.Sleep(expiration + 2*time.Millisecond)
 	close(end)
-	eventually(t, "it is handled, or a dead letter", func() bool { return h.count() > 1 || b.count(queue+".drip.dead") > 0 })
-	if h.count() > 1 {
-		t.Fatal("it was handled after its expiration")
-	}
-	if d := b.letter(queue); d.Headers[headerReason] != reasonExpired {
-		t.Errorf("the reason is %v", d.Headers[headerReason])
-	}
+	b.expires(queue, &h)
 }
 
 // Behind Limit such a message is an error that is permanent, whether that shows when it is put off or when it is back.

@@ -21,7 +21,6 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
-	"github.com/drip-go/drip/internal/dial"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
@@ -574,28 +573,23 @@ func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
 	largest := func(n int) {
 		ctl(t, server, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %d), persistent_term:put(max_message_size, %d).", n, n))
 	}
-	large := amqp.Publishing{MessageId: "large", Headers: amqp.Table{}, Body: make([]byte, 5000)}
+	large := amqp.Publishing{MessageId: "large", Body: make([]byte, 5000)}
 	b.publish(queue, large)
 	b.publish(queue, numbered(0, 20)...)
 	largest(1000)
 
-	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) {
-		return dial.RabbitMQ(ctx, b.url, amqp.Config{}, "testing")
-	}, time.Minute, quiet)
-	defer p.close()
-	publish := func(msg amqp.Publishing) error {
-		return p.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) { return queue + ".drip.dead", msg, true })
-	}
-	if err := publish(large); !errors.Is(err, errTooLarge) || !strings.Contains(err.Error(), "5000 bytes") {
+	dead := queue + ".drip.dead"
+	p, publish := publisherAt(t, b.url, time.Minute)
+	if err := publish(dead, large); !errors.Is(err, errTooLarge) || !strings.Contains(err.Error(), "5000 bytes") {
 		t.Errorf("the first error is %v", err)
 	}
 	l, err := p.acquire(t.Context(), t.Context())
 	b.must(err)
 	p.release()
-	if err := publish(large); !errors.Is(err, errTooLarge) {
+	if err := publish(dead, large); !errors.Is(err, errTooLarge) {
 		t.Errorf("the second error is %v", err)
 	}
-	if err := publish(amqp.Publishing{Headers: amqp.Table{}}); !errors.Is(err, errUnroutable) || p.up() != l {
+	if err := publish(dead, amqp.Publishing{}); !errors.Is(err, errUnroutable) || p.up() != l {
 		t.Errorf("another message costs %v, and the channel is another one: %v", err, p.up() != l)
 	}
 
@@ -636,13 +630,9 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 			queue := b.queue()
 			dead := queue + ".drip.dead"
 			ctl(t, server, "set_policy", queue, "^"+dead+"$", `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
-			var handled atomic.Int64
-			handle := func(context.Context, *amqp.Delivery) error {
-				handled.Add(1)
-				return c.err
-			}
+			handled := &failing{err: c.err}
 			var log lines
-			o := Options{URL: b.url, Queue: queue, QueueType: Classic, Limiter: &free{}, Entity: byID, Handler: HandlerFunc(handle), Logger: slog.New(&log), MaxPostponements: 1, Attempts: 2}
+			o := Options{URL: b.url, Queue: queue, QueueType: Classic, Handler: handled, Logger: slog.New(&log), MaxPostponements: 1, Attempts: 2}
 			stop := running(t, o)
 			begun(t, b, queue)
 			b.publish(queue, amqp.Publishing{MessageId: "m", Body: []byte("body")})
@@ -687,11 +677,8 @@ func TestGivenUpWhenTheDeadLettersRefuse(t *testing.T) {
 func TestGivenUpWithoutDeadLetters(t *testing.T) {
 	server, b := alone(t)
 	const queue = "orders"
-	var handled atomic.Int64
-	running(t, Options{URL: b.url, Queue: queue, Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
-		handled.Add(1)
-		return Permanent(errors.New("no such invoice"))
-	})})
+	handled := &failing{err: Permanent(errors.New("no such invoice"))}
+	running(t, Options{URL: b.url, Queue: queue, Handler: handled})
 	begun(t, b, queue)
 	b.deleteAll(queue + ".drip.dead")
 	ctl(t, server, "set_vhost_limits", "-p", "/", `{"max-queues": 1}`)
@@ -733,12 +720,8 @@ func TestLargeHeadersWhenTheDeadLettersRefuse(t *testing.T) {
 			ctl(t, server, "set_policy", queue, "^"+queue+`\.drip\.dead$`, `{"max-length": 0, "overflow": "reject-publish"}`, "--apply-to", "queues")
 			p, url := through(t, b.url, 0)
 			refused := p.counts(func(f frame) bool { return f.fromBroker && f.is(basicNack) })
-			var handled atomic.Int64
-			handle := func(context.Context, *amqp.Delivery) error {
-				handled.Add(1)
-				return err
-			}
-			running(t, Options{URL: url, Queue: queue, QueueType: Classic, Handler: HandlerFunc(handle)})
+			handled := &failing{err: err}
+			running(t, Options{URL: url, Queue: queue, QueueType: Classic, Handler: handled})
 			begun(t, b, queue)
 			b.publish(queue, amqp.Publishing{MessageId: "m", Headers: amqp.Table{"large": strings.Repeat("x", 130_500)}, Body: []byte("body")})
 			oktest.Eventually(t, time.Minute, "it is refused more often than a message that can wait elsewhere", func() bool { return refused.Load() > 2*mostRefusals })
@@ -754,16 +737,10 @@ func TestLargeHeadersWhenTheDeadLettersRefuse(t *testing.T) {
 // A message whose dead letter fits in no frame stays in hand for a while. Given back it would come again at once.
 func TestMessageThatNoFrameTakes(t *testing.T) {
 	b, queue := beside(t)
-	var handled atomic.Int64
-	handle := func(context.Context, *amqp.Delivery) error {
-		handled.Add(1)
-		return Permanent(errors.New(strings.Repeat("e", 2000)))
-	}
+	handled := &failing{err: Permanent(errors.New(strings.Repeat("e", 2000)))}
 	var log lines
-	c := made(t, Options{URL: b.url, Queue: queue, Handler: HandlerFunc(handle), Logger: slog.New(&log)})
-	c.delays.publisher.connect = func(ctx context.Context) (*amqp.Connection, error) {
-		return dial.RabbitMQ(ctx, b.url, amqp.Config{FrameSize: 4096}, "testing") // the least that AMQP allows
-	}
+	c := made(t, Options{URL: b.url, Queue: queue, Handler: handled, Logger: slog.New(&log)})
+	c.delays.publisher.connect = connecting(b.url, amqp.Config{FrameSize: 4096}) // the least that AMQP allows
 	stop := consuming(t, c)
 	long := strings.Repeat("x", 255)
 	exchange := queue + ".exchange"
