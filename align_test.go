@@ -455,7 +455,7 @@ func TestCalendarIsNotForgotten(t *testing.T) {
 	} {
 		now, last := c.at, storage.State{}
 		clock := func() time.Time { return now }
-		b, err := drip.New(drip.Options{Size: 1000, RefreshRate: 10, Align: c.align, Concurrency: 10, Storage: hooked{Storage: memory.New(), set: keepIn(&last)}, Clock: clock, Start: time.UnixMilli(0)})
+		b, err := drip.New(drip.Options{Size: 1000, RefreshRate: 10, Align: c.align, Concurrency: 10, Storage: keepIn(&last), Clock: clock, Start: time.UnixMilli(0)})
 		ok(t, err)
 		a := buckettest.Runs(t, b, "shop", drip.Request{Cost: 1000})
 		ok(t, b.Settle(t.Context(), "shop", a.Lease, 1000))

@@ -17,6 +17,7 @@ import (
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/attacks"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
@@ -26,34 +27,14 @@ import (
 // getSet hides all of a storage but Get and Set.
 type getSet struct{ storage.Storage }
 
-// hooked is a Get/Set storage that does something before each Get and Set. An error of that is the error of the call.
-type hooked struct {
-	storage.Storage
-	get func(ctx context.Context) error
-	set func(ctx context.Context, key string, s storage.State) error
-}
-
-func (h hooked) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	if h.get != nil {
-		if err := h.get(ctx); err != nil {
-			return storage.State{}, storage.NoRevision, err
+// keepIn is a storage that keeps the last state that is set.
+func keepIn(last *storage.State) storage.Storage {
+	return hooked.Storage{Storage: memory.New(), First: func(_ context.Context, c hooked.Call) error {
+		if c.Method == "Set" {
+			*last = c.State
 		}
-	}
-	return h.Storage.Get(ctx, key)
-}
-
-func (h hooked) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
-	if h.set != nil {
-		if err := h.set(ctx, key, s); err != nil {
-			return err
-		}
-	}
-	return h.Storage.Set(ctx, key, s, rev)
-}
-
-// keepIn keeps the last state of a hooked storage.
-func keepIn(last *storage.State) func(context.Context, string, storage.State) error {
-	return func(_ context.Context, _ string, s storage.State) error { *last = s; return nil }
+		return nil
+	}}
 }
 
 // storages are the two paths of a decision: beside the data, and through Get and Set.
@@ -228,8 +209,12 @@ func TestErrorsNameOperationAndEntity(t *testing.T) {
 
 func TestConflictsEndWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		always := func(context.Context, string, storage.State) error { return storage.ErrConflict } // another writer is first
-		b := buckettest.New(t, drip.Options{Storage: hooked{Storage: memory.New(), set: always}})
+		b := buckettest.New(t, drip.Options{Storage: hooked.Storage{Storage: memory.New(), First: func(_ context.Context, c hooked.Call) error {
+			if c.Method == "Set" {
+				return storage.ErrConflict // another writer is first
+			}
+			return nil
+		}}})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		began := time.Now()
@@ -245,8 +230,12 @@ func TestConflictsEndWithTheContext(t *testing.T) {
 
 func TestWaitingForOnesTurnEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := func(context.Context) error { time.Sleep(time.Second); return nil }
-		b := buckettest.New(t, drip.Options{Storage: hooked{Storage: memory.New(), get: slow}})
+		b := buckettest.New(t, drip.Options{Storage: hooked.Storage{Storage: memory.New(), First: func(_ context.Context, c hooked.Call) error {
+			if c.Method == "Get" {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}}})
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		wg.Go(func() {
@@ -295,7 +284,7 @@ func TestAtomicPathIsTaken(t *testing.T) {
 // ReturnToken has no time of the caller's. The time of a state stays the one it was decided at.
 func TestReturnedTokenKeepsTheTime(t *testing.T) {
 	var last storage.State
-	b := buckettest.New(t, drip.Options{Storage: hooked{Storage: memory.New(), set: keepIn(&last)}})
+	b := buckettest.New(t, drip.Options{Storage: keepIn(&last)})
 	now := time.UnixMilli(1_500_000_000_000)
 	if delay, err := b.GetDelayAt(t.Context(), "shop", now); delay != 0 || err != nil {
 		t.Fatalf("GetDelayAt = %v, %v, want 0", delay, err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -239,15 +240,20 @@ func TestHistoryOfEqualBuckets(t *testing.T) {
 			for i := range buckets {
 				buckets[i] = newBucket(t, Options{Size: 1000, Start: time.Unix(0, 0), Storage: s, History: true})
 			}
-			first := buckets[0].history
-			first.storage = &between{Storage: s, do: func() error { // the other one stores between its Get and its Set
-				if err := buckets[1].history.write("shop", map[entityMinute]*decision.Cost{{"shop", minuteOf(time.Now().UnixMilli())}: {1}}); err != nil {
-					t.Error(err)
+			var once sync.Once
+			buckets[0].history.storage = hooked.Storage{Storage: s, First: func(_ context.Context, c hooked.Call) (err error) {
+				if c.Method == "Get" {
+					return nil
 				}
-				if lost {
-					return errors.New("no answer")
-				}
-				return nil
+				once.Do(func() { // the other one stores between its Get and its Set
+					if err := buckets[1].history.write("shop", map[entityMinute]*decision.Cost{{"shop", minuteOf(time.Now().UnixMilli())}: {1}}); err != nil {
+						t.Error(err)
+					}
+					if lost {
+						err = errors.New("no answer")
+					}
+				})
+				return err
 			}}
 			run(t, buckets[0], "shop", Request{})
 			time.Sleep(2 * flushed)
@@ -256,20 +262,6 @@ func TestHistoryOfEqualBuckets(t *testing.T) {
 			}
 		})
 	}
-}
-
-// between does something before the first Set, which is not done if that fails.
-type between struct {
-	storage.Storage
-	once sync.Once
-	do   func() error
-}
-
-func (b *between) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) (err error) {
-	if b.once.Do(func() { err = b.do() }); err != nil {
-		return err
-	}
-	return b.Storage.Set(ctx, key, s, rev)
 }
 
 // racing has Get and Set alone. Each so many Sets of a history lose their race against another process, and the Sets
@@ -381,7 +373,7 @@ func (f *failing) fail(fails bool) (calls int) {
 	return calls
 }
 
-func (f *failing) err(key string) error {
+func (f *failing) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fails && strings.HasPrefix(key, historyMark) {
@@ -389,14 +381,7 @@ func (f *failing) err(key string) error {
 		if f.panic {
 			panic("out of order")
 		}
-		return errors.New("out of order")
-	}
-	return nil
-}
-
-func (f *failing) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	if err := f.err(key); err != nil {
-		return storage.State{}, storage.NoRevision, err
+		return storage.State{}, storage.NoRevision, errors.New("out of order")
 	}
 	return f.Storage.Get(ctx, key)
 }
@@ -435,7 +420,23 @@ func TestHistoryReplacesGarbage(t *testing.T) {
 // Ten thousand entities are stored a few at a time, and not all at once.
 func TestHistoryOfManyEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slow{Storage: memory.New(), inSecond: map[int64]int{}}
+		var mu sync.Mutex
+		var now, together int
+		inSecond := map[int64]int{}
+		s := hooked.Storage{Storage: memory.New(), First: func(_ context.Context, c hooked.Call) error {
+			if c.Method == "Set" && strings.HasPrefix(c.Key, historyMark) {
+				mu.Lock()
+				now++
+				together = max(together, now)
+				inSecond[time.Now().Unix()]++
+				mu.Unlock()
+				time.Sleep(2 * time.Millisecond)
+				mu.Lock()
+				now--
+				mu.Unlock()
+			}
+			return nil
+		}}
 		b := newBucket(t, Options{Start: time.Unix(0, 0), Storage: s, History: true})
 		const entities = 10_000
 		for i := range entities {
@@ -444,11 +445,11 @@ func TestHistoryOfManyEntities(t *testing.T) {
 		time.Sleep(flushed)
 		synctest.Wait()
 		sets, most := 0, 0
-		for _, n := range s.inSecond {
+		for _, n := range inSecond {
 			sets, most = sets+n, max(most, n)
 		}
-		if sets != entities || most > entities/20 || s.most > flushTogether {
-			t.Errorf("%d Sets, at most %d in a second and %d at a time", sets, most, s.most)
+		if sets != entities || most > entities/20 || together > flushTogether {
+			t.Errorf("%d Sets, at most %d in a second and %d at a time", sets, most, together)
 		}
 		if b.history.armed.Load() {
 			t.Error("a flush is due without counts")
@@ -465,32 +466,6 @@ func TestHistoryOfManyEntities(t *testing.T) {
 			t.Errorf("%d counts wait, want %d", n, mostCounted)
 		}
 	})
-}
-
-// slow takes 2 ms to store a history.
-type slow struct {
-	storage.Storage
-	mu        sync.Mutex
-	now, most int
-	inSecond  map[int64]int
-}
-
-func (s *slow) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
-	if !strings.HasPrefix(key, historyMark) {
-		return s.Storage.Set(ctx, key, state, rev)
-	}
-	s.mu.Lock()
-	s.now++
-	s.most = max(s.most, s.now)
-	s.inSecond[time.Now().Unix()]++
-	s.mu.Unlock()
-	time.Sleep(2 * time.Millisecond)
-	defer func() {
-		s.mu.Lock()
-		s.now--
-		s.mu.Unlock()
-	}()
-	return s.Storage.Set(ctx, key, state, rev)
 }
 
 // Options.Clock tells the minutes.

@@ -17,6 +17,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -213,7 +214,12 @@ func TestSharedByRacingProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const capacity = 90
-				s := hooked{Storage: memory.New(), get: func(context.Context) error { time.Sleep(rand.N(time.Millisecond)); return nil }} // at some distance
+				s := hooked.Storage{Storage: memory.New(), First: func(_ context.Context, c hooked.Call) error { // at some distance
+					if c.Method == "Get" {
+						time.Sleep(rand.N(time.Millisecond))
+					}
+					return nil
+				}}
 				var ran atomic.Int64
 				var wg sync.WaitGroup
 				for process := range 4 {
@@ -687,19 +693,14 @@ func TestBookedBehindSlowTokens(t *testing.T) {
 func TestSharedOnAHangingStorage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hangs atomic.Bool // from the first Set of the entity on
-		get := func(ctx context.Context) error {
+		s := hooked.Storage{Storage: memory.New(), First: func(ctx context.Context, c hooked.Call) error {
+			hangs.Store(hangs.Load() || c.Method == "Set" && c.Key == "shop")
 			if hangs.Load() {
 				<-ctx.Done()
 			}
 			return ctx.Err()
-		}
-		set := func(ctx context.Context, key string, _ storage.State) error {
-			hangs.Store(hangs.Load() || key == "shop")
-			return get(ctx)
-		}
-		b := buckettest.New(t, drip.Options{
-			Storage: hooked{memory.New(), get, set}, Lease: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 10}},
-		})
+		}}
+		b := buckettest.New(t, drip.Options{Storage: s, Lease: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 10}}})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		began := time.Now()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/internal/limitjson"
 	"github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
@@ -466,50 +467,42 @@ func TestInspectUsed(t *testing.T) {
 	})
 }
 
-// unreadable fails to read a shared limit, or hangs.
-type unreadable struct {
-	*memory.Storage
-	hangs bool
-}
-
-func (s unreadable) Read(ctx context.Context, key string) (storage.Entry, error) {
-	if !strings.HasPrefix(key, drip.SharedID("")) {
-		return s.Storage.Read(ctx, key)
-	}
-	if s.hangs {
-		<-ctx.Done()
-		return storage.Entry{}, ctx.Err()
-	}
-	return storage.Entry{}, errors.New("it cannot be read")
-}
-
 const withApp = `{"size":10,"shared":{"app":{"size":1}}}`
 
-func admitWithinApp(t *testing.T, s storage.Storage) {
+// unreadable shares a storage of a shop within a shared limit, which answers if it is read.
+func unreadable(t *testing.T, answer func(context.Context) error) (url string) {
 	t.Helper()
-	b := buckettest.New(t, drip.Options{Size: 10, Shared: map[string]drip.Limit{"app": {Size: 1}}, Storage: s})
+	m := memory.New()
+	b := buckettest.New(t, drip.Options{Size: 10, Shared: map[string]drip.Limit{"app": {Size: 1}}, Storage: m})
 	buckettest.Runs(t, b, "shop", drip.Request{})
+	return share(t, hooked.Storage{Storage: m, First: func(ctx context.Context, c hooked.Call) error {
+		if strings.HasPrefix(c.Key, drip.SharedID("")) {
+			return answer(ctx)
+		}
+		return nil
+	}})
 }
 
 // inspect does not tell an answer of a shared limit that it could not read.
 func TestInspectWithoutItsSharedLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New()
-		admitWithinApp(t, s)
-		prints(t, "a newcomer runs now, by its own limit\n", "inspect", share(t, unreadable{Storage: s}), "shop", "--limits", withApp)
+		url := unreadable(t, func(context.Context) error { return errors.New("it cannot be read") })
+		prints(t, "a newcomer runs now, by its own limit\n", "inspect", url, "shop", "--limits", withApp)
 	})
 }
 
 // --timeout holds for the shared limits that top reads, too.
 func TestTopEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New()
-		admitWithinApp(t, s)
+		url := unreadable(t, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		begin := time.Now()
 		var out, errs strings.Builder
-		status := run(ctx, &terminal{out: &out, err: &errs, zone: time.UTC}, []string{"top", share(t, unreadable{s, true}), "--timeout", "2s", "--limits", withApp})
+		status := run(ctx, &terminal{out: &out, err: &errs, zone: time.UTC}, []string{"top", url, "--timeout", "2s", "--limits", withApp})
 		// The shared limit may be listed before the shop, and then is told.
 		told := status == statusOK && strings.Contains(out.String(), "for which there was no time")
 		if took := time.Since(begin); took > 3*time.Second || status != statusNoAnswer && !told {

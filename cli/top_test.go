@@ -14,6 +14,7 @@ import (
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
 )
@@ -175,26 +176,19 @@ func TestTopShowsWhatThereWasTimeFor(t *testing.T) {
 	})
 }
 
-// failing is a storage that cannot be listed any more after some time.
-type failing struct {
-	storage.Storage
-	from time.Time
-}
-
-func (s failing) List(ctx context.Context, each func(storage.Entry) error) error {
-	if !time.Now().Before(s.from) {
-		return errors.New("it is gone\x1b[2J")
-	}
-	return s.Storage.(storage.Lister).List(ctx, each)
-}
-
 // On a terminal top leaves the screen as it was, with its last output, however it ends.
 func TestTopLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newMemory(t)
 		b := buckettest.New(t, drip.Options{Size: 4, RefreshRate: 2, Storage: s})
 		admit(t, b, "shop-1", 1)
-		url := share(t, failing{s, time.Now().Add(5 * time.Second)})
+		gone := time.Now().Add(5 * time.Second)
+		url := share(t, hooked.Storage{Storage: s, First: func(context.Context, hooked.Call) error {
+			if time.Now().Before(gone) {
+				return nil
+			}
+			return errors.New("it is gone\x1b[2J")
+		}})
 		ctx, interrupt := context.WithCancel(t.Context())
 		var out, errs strings.Builder
 		status := make(chan int)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/limiter"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -446,41 +447,20 @@ func storm(t *testing.T, seed uint64, o limiter.Options, calm func()) {
 
 // A panic of the storage is an error of the call, and does not end the process.
 func TestStorageThatPanics(t *testing.T) {
-	for name, s := range map[string]storage.Storage{"Get": panicsIn{memory.New(), "Get"}, "Set": panicsIn{memory.New(), "Set"}, "Read": panicsIn{memory.New(), "Read"}} {
+	for _, name := range []string{"Get", "Set", "Read"} {
 		synctest.Test(t, func(t *testing.T) {
+			s := hooked.Storage{Storage: memory.New(), First: func(_ context.Context, c hooked.Call) error {
+				if c.Method == name {
+					panic("out of order")
+				}
+				return nil
+			}}
 			l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
 			if _, err := l.Consume(t.Context(), 1); !errors.Is(err, limiter.ErrStorage) || !strings.Contains(err.Error(), "out of order") {
 				t.Errorf("%s panics: Consume = %v, want ErrStorage with the panic", name, err)
 			}
 		})
 	}
-}
-
-// panicsIn is a storage of which one method panics.
-type panicsIn struct {
-	*memory.Storage
-	method string
-}
-
-func (p panicsIn) call(method string) {
-	if p.method == method {
-		panic("out of order")
-	}
-}
-
-func (p panicsIn) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	p.call("Get")
-	return p.Storage.Get(ctx, key)
-}
-
-func (p panicsIn) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
-	p.call("Set")
-	return p.Storage.Set(ctx, key, s, rev)
-}
-
-func (p panicsIn) Read(ctx context.Context, key string) (storage.Entry, error) {
-	p.call("Read")
-	return p.Storage.Read(ctx, key)
 }
 
 // The key under which a limiter reads the storage's clock is no name that another limiter has.

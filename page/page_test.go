@@ -20,6 +20,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/queues"
@@ -461,35 +462,24 @@ func TestLimitThatFails(t *testing.T) {
 	}
 }
 
-// broken is a storage whose methods panic for a name, and a broker that panics.
-type broken struct {
-	*memory.Storage
-	letters
-	lists bool
-}
-
-func (b broken) Read(ctx context.Context, key string) (storage.Entry, error) {
-	if key == "broken" {
-		panic("a broken storage")
-	}
-	return b.Storage.Read(ctx, key)
-}
-
-func (b broken) List(ctx context.Context, each func(storage.Entry) error) error {
-	if !b.lists {
-		panic("a broken list")
-	}
-	return b.Storage.List(ctx, each)
-}
+// broken is a broker that panics.
+type broken struct{ letters }
 
 func (broken) Look(context.Context, string) (queues.State, error) { panic("a broken broker") }
 
 // A panic of the storage or of the broker is an error, also in the goroutines of the page.
 func TestStorageThatPanics(t *testing.T) {
-	s := memory.New()
-	admit(t, s, "broken", 2)
-	b := broken{Storage: s}
-	h := newSite(t, Options{Storage: b, Broker: b, Allow: allow})
+	lists, m := false, memory.New()
+	admit(t, m, "broken", 2)
+	s := hooked.Storage{Storage: m, First: func(_ context.Context, c hooked.Call) error {
+		if c.Key == "broken" {
+			panic("a broken storage")
+		} else if c.Method == "List" && !lists {
+			panic("a broken list")
+		}
+		return nil
+	}}
+	h := newSite(t, Options{Storage: s, Broker: broken{}, Allow: allow})
 	status, text := h.get(t, "?q=broken")
 	has(t, text, "panic: a broken storage")
 	if status != http.StatusBadGateway {
@@ -499,8 +489,8 @@ func TestStorageThatPanics(t *testing.T) {
 	has(t, text, "The list could not be read to its end: panic: a broken list")
 	_, text = h.get(t, "queues")
 	has(t, text, "panic: a broken broker")
-	b.lists = true
-	h = newSite(t, Options{Storage: b, Allow: allow})
+	lists = true
+	h = newSite(t, Options{Storage: s, Allow: allow})
 	status, text = h.post(t, url.Values{"do": {"pause"}, "for": {"1m"}, "prefix": {"bro"}})
 	has(t, text, "1 of 1 entity failed", "panic: a broken storage")
 	if status != http.StatusBadGateway {
@@ -508,22 +498,14 @@ func TestStorageThatPanics(t *testing.T) {
 	}
 }
 
-// cutOff is a storage in which a program ends while it reads.
-type cutOff struct {
-	*memory.Storage
-	end func()
-}
-
-func (c cutOff) Read(ctx context.Context, key string) (storage.Entry, error) {
-	c.end()
-	return c.Storage.Read(ctx, key)
-}
-
 // A server whose requests end with the program does not show an empty page as if that were an answer.
 func TestRequestIsCutOff(t *testing.T) {
 	for _, address := range []string{"/entity?name=shop-1", "/?q=shop-1"} {
 		ctx, cancel := context.WithCancel(t.Context())
-		h := newSite(t, Options{Storage: cutOff{memory.New(), cancel}})
+		h := newSite(t, Options{Storage: hooked.Storage{Storage: memory.New(), First: func(context.Context, hooked.Call) error {
+			cancel() // the program ends while it reads
+			return nil
+		}}})
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", address, nil))
 		if w.Code != http.StatusBadGateway {

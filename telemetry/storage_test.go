@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +16,7 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/internal/oteltest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -158,26 +159,14 @@ func TestStorageReads(t *testing.T) {
 	})
 }
 
-type failing struct {
-	storage.Storage
-	mu  sync.Mutex
-	err error
-}
-
-func (f *failing) set(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.err = err
-}
-
-func (f *failing) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	f.mu.Lock()
-	err := f.err
-	f.mu.Unlock()
-	if err != nil {
-		return storage.State{}, storage.NoRevision, err
-	}
-	return f.Storage.Get(ctx, key)
+// failing is a storage of Get and Set alone, whose Get fails with err.
+func failing(err func() error) storage.Storage {
+	return struct{ storage.Storage }{hooked.Storage{Storage: memory.New(), First: func(_ context.Context, c hooked.Call) error {
+		if c.Method == "Get" {
+			return err()
+		}
+		return nil
+	}}}
 }
 
 // The metric times every call once, under its name and its outcome.
@@ -196,12 +185,12 @@ func TestStorageDuration(t *testing.T) {
 			t.Errorf("%s was timed %d times, want 2", operation, n)
 		}
 	}
-	f := &failing{Storage: memory.New()}
-	timed = timedStorage(t, f, &meters)
+	var fails error
+	timed = timedStorage(t, failing(func() error { return fails }), &meters)
 	for want, err := range map[string]error{
 		"canceled": fmt.Errorf("get: %w", context.Canceled), "timeout": context.DeadlineExceeded, "_OTHER": errors.New("down"),
 	} {
-		f.set(err)
+		fails = err
 		if _, _, got := timed.Get(t.Context(), "shop"); got != err {
 			t.Errorf("the error became %v", got)
 		}
@@ -229,8 +218,14 @@ func TestStorageDuration(t *testing.T) {
 func TestHistoryIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var meters oteltest.Meters
-		f := &failing{Storage: memory.New()}
-		b := newBucket(t, drip.Options{History: true, Storage: f, Start: time.Unix(0, 0)}, &meters)
+		var down atomic.Bool
+		s := failing(func() error {
+			if down.Load() {
+				return errors.New("down")
+			}
+			return nil
+		})
+		b := newBucket(t, drip.Options{History: true, Storage: s, Start: time.Unix(0, 0)}, &meters)
 		counts := func(operation, e string) int {
 			with := []attribute.KeyValue{keyOperation.String(operation)}
 			if e != "" {
@@ -242,12 +237,12 @@ func TestHistoryIsMeasured(t *testing.T) {
 		_, err := b.GetDelay(t.Context(), "shop")
 		ok(t, err)
 		gets, sets := counts("get", ""), counts("set", "")
-		f.set(errors.New("down"))
+		down.Store(true)
 		time.Sleep(time.Minute)
 		if n := counts("get", "_OTHER"); n != 1 {
 			t.Errorf("%d Gets that failed were timed, want 1", n)
 		}
-		f.set(nil)
+		down.Store(false)
 		time.Sleep(2 * time.Minute)
 		if got, set := counts("get", "")-gets, counts("set", "")-sets; got != 2 || set != 1 {
 			t.Errorf("%d Gets and %d Sets were timed, want 2 and 1", got, set)

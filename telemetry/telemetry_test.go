@@ -329,17 +329,17 @@ func TestLeasesThatNobodyCounts(t *testing.T) {
 // A lease whose storage does not answer is out until it is given back, or over.
 func TestLeaseOfAStorageThatFails(t *testing.T) {
 	var meters oteltest.Meters
-	s := &failing{Storage: memory.New()}
-	b := newBucket(t, drip.Options{Storage: s, Start: time.Unix(0, 0)}, &meters)
+	var fails error
+	b := newBucket(t, drip.Options{Storage: failing(func() error { return fails }), Start: time.Unix(0, 0)}, &meters)
 	a := buckettest.Runs(t, b, "shop", drip.Request{})
-	s.err = errors.New("down")
+	fails = errors.New("down")
 	if b.Settle(t.Context(), "shop", a.Lease, 1) == nil || meters.Sum("drip.leases") != 1 {
 		t.Errorf("%v leases are out, want 1", meters.Sum("drip.leases"))
 	}
 	if _, err := b.Renew(t.Context(), "shop", a.Lease); err == nil || meters.Sum("drip.leases") != 1 {
 		t.Errorf("%v leases are out, want 1", meters.Sum("drip.leases"))
 	}
-	s.err = nil
+	fails = nil
 	if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil || meters.Sum("drip.leases") != 0 {
 		t.Errorf("%v leases are out, want none: %v", meters.Sum("drip.leases"), err)
 	}
