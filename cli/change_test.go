@@ -160,9 +160,7 @@ func TestResumeOpens(t *testing.T) {
 }
 
 func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
-	s, url := newMemory(t)
-	o.Storage = s
-	b := buckettest.New(t, o)
+	b, url := inMemory(t, o)
 	u, r := user{bucket: b}, rand.New(rand.NewPCG(seed, 0))
 	steps := func() {
 		for range r.IntN(50) {
@@ -200,8 +198,7 @@ func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
 
 func TestChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Size: 2, RefreshRate: 1, Storage: s})
+		b, url := inMemory(t, drip.Options{Size: 2, RefreshRate: 1})
 		admit(t, b, "shop-1", 3)
 		follow(t, url, []step{
 			{"resume URL shop-2", outcome{0, "shop-2: it was not closed\nNothing was stored of this entity: it was idle, or has another name or prefix.\n", ""}},
@@ -231,8 +228,7 @@ func TestChange(t *testing.T) {
 }
 
 func TestResetAsks(t *testing.T) {
-	s, url := newMemory(t)
-	b := buckettest.New(t, drip.Options{Storage: s})
+	b, url := inMemory(t, drip.Options{})
 	for answer, want := range map[string]outcome{
 		"y\n":   {0, "shop-1: 1 token and all tickets taken back; past operations stay counted\n", ""},
 		"Yes\n": {0, "shop-1: 1 token and all tickets taken back; past operations stay counted\n", ""},
@@ -255,8 +251,7 @@ func TestResetAsks(t *testing.T) {
 
 func TestChangeMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Storage: s})
+		b, url := inMemory(t, drip.Options{})
 		for _, name := range []string{"eu-1", "eu-2", "us-1", "e"} {
 			admit(t, b, name, 1)
 		}

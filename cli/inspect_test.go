@@ -48,9 +48,7 @@ func TestInspectAgreesWithTheNextDecision(t *testing.T) {
 }
 
 func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
-	s, url := newMemory(t)
-	o.Storage = s
-	b := buckettest.New(t, o)
+	b, url := inMemory(t, o)
 	u := user{bucket: b}
 	all := limitjson.Limits{Size: o.Size, Rate: o.RefreshRate, Interval: duration(o.RefreshInterval), Concurrency: o.Concurrency}
 	for _, w := range o.Windows {
@@ -91,9 +89,8 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 		ok(t, err)
 		o, err := preset.Options(50 * time.Millisecond)
 		ok(t, err)
-		s, url := newMemory(t)
-		o.Shared["app"], o.Storage = drip.Limit{Size: 5, RefreshRate: 5, RefreshInterval: time.Minute}, s
-		b := buckettest.New(t, o)
+		o.Shared["app"] = drip.Limit{Size: 5, RefreshRate: 5, RefreshInterval: time.Minute}
+		b, url := inMemory(t, o)
 		for i := range 5 {
 			buckettest.Runs(t, b, fmt.Sprint("base-", i), drip.Request{})
 		}
@@ -120,8 +117,7 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 // inspect tells of other limits at the last decision, and of shared limits, too.
 func TestInspectChangedWithinShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Size: 4, Storage: s, Shared: map[string]drip.Limit{"app": {Size: 50}}})
+		b, url := inMemory(t, drip.Options{Size: 4, Shared: map[string]drip.Limit{"app": {Size: 50}}})
 		buckettest.Admit(t, b, "shop", drip.Request{})
 		text := must(t, "inspect", url, "shop", `--limits={"size":9}`)
 		for _, want := range []string{"\nIt was within 1 shared limit,", "\ndrip top lists the shared limits; drip inspect URL shared:NAME shows one.\n", "\nThe last decision was made by other limits.\n"} {
@@ -139,9 +135,9 @@ func TestUnlimited(t *testing.T) {
 		ok(t, err)
 		o, err := preset.Options(50 * time.Millisecond)
 		ok(t, err)
-		s, url := newMemory(t)
-		o.Storage, o.Share, o.Shared = s, 0.5, map[string]drip.Limit{"app": {Concurrency: 9}}
-		admit(t, buckettest.New(t, o), "shop-1", 2)
+		o.Share, o.Shared = 0.5, map[string]drip.Limit{"app": {Concurrency: 9}}
+		b, url := inMemory(t, o)
+		admit(t, b, "shop-1", 2)
 		shared := drip.SharedID("app")
 		top, json := must(t, "top", url), must(t, "inspect", url, "shop-1", "--json")
 		shop, app := must(t, "inspect", url, "shop-1"), must(t, "inspect", url, shared)
@@ -155,8 +151,7 @@ func TestUnlimited(t *testing.T) {
 // Inspect says when the interval of a calendar ends, by the stored limits and by others.
 func TestInspectCalendar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Size: 4, RefreshRate: 4, Windows: []drip.Window{{Size: 60, Align: drip.Monthly(nil)}}, Storage: s, Start: time.Unix(0, 0)})
+		b, url := inMemory(t, drip.Options{Size: 4, RefreshRate: 4, Windows: []drip.Window{{Size: 60, Align: drip.Monthly(nil)}}, Start: time.Unix(0, 0)})
 		buckettest.Runs(t, b, "shop-1", drip.Request{})
 		for limits, want := range map[string]string{
 			"": "59 of 60, +60 every 744h until 2000-02-01 00:00:00.000\n",
@@ -175,8 +170,7 @@ func TestInspectCalendar(t *testing.T) {
 // While all tokens are out nobody knows when one is free.
 func TestInspectTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Size: 4, Concurrency: 1, Storage: s})
+		b, url := inMemory(t, drip.Options{Size: 4, Concurrency: 1})
 		buckettest.Admit(t, b, "shop-1", drip.Request{})
 		prints(t, "next        a newcomer asks again 00:00:00.001, in 1ms", "inspect", url, "shop-1")
 	})
@@ -184,9 +178,8 @@ func TestInspectTokens(t *testing.T) {
 
 func TestInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{
-			Size: 4, RefreshRate: 2, Concurrency: 8, Windows: []drip.Window{{Size: 60, RefreshInterval: time.Minute}}, Storage: s,
+		b, url := inMemory(t, drip.Options{
+			Size: 4, RefreshRate: 2, Concurrency: 8, Windows: []drip.Window{{Size: 60, RefreshInterval: time.Minute}},
 		})
 		admit := func(n, cost int) (last drip.Admission) {
 			for range n {
@@ -376,8 +369,7 @@ pinned      1 every 10s, 5 tokens; until 02:00:00.305, in 2h
 // Inspect shows a level that follows the provider, and the limits that are in force with it.
 func TestInspectLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Size: 20, RefreshRate: 10, Start: time.Unix(0, 0), Follow: true, Storage: s})
+		b, url := inMemory(t, drip.Options{Size: 20, RefreshRate: 10, Start: time.Unix(0, 0), Follow: true})
 		ok(t, b.Throttled(t.Context(), "shop", time.Second))
 		time.Sleep(5 * time.Second)
 		if got := must(t, "inspect", url, "shop"); !strings.Contains(got, "\nlevel       80.0 % of the limit") || !strings.Contains(got, " of 16, +10 every 1.25s\n") {
@@ -392,8 +384,7 @@ func TestInspectLevel(t *testing.T) {
 // The stored limit of an entity may be one window that counts a unit.
 func TestInspectOfAUnitAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Size: 80, RefreshRate: 80, RefreshInterval: 24 * time.Hour, Unit: "tokens", Storage: s})
+		b, url := inMemory(t, drip.Options{Size: 80, RefreshRate: 80, RefreshInterval: 24 * time.Hour, Unit: "tokens"})
 		time.Sleep(time.Minute)
 		buckettest.Runs(t, b, "shop", drip.Request{Costs: drip.Costs{"tokens": 80}})
 		want := buckettest.Inspect(t, b, "shop")
@@ -409,7 +400,8 @@ func TestInspectOfAUnitAlone(t *testing.T) {
 // inspect shows the use of the last hour, of an entity and of a shared limit, in 80 columns.
 func TestInspectUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
+		s := memory.New()
+		url := share(t, s)
 		b := buckettest.New(t, drip.Options{
 			Size: 9, RefreshRate: 6, RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 10_000, RefreshInterval: time.Minute, Unit: "tokens"}},
 			Shared: map[string]drip.Limit{"app": {Size: 2, RefreshInterval: time.Minute}}, History: true, Storage: s,

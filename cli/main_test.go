@@ -15,6 +15,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
@@ -56,10 +58,11 @@ func share(t *testing.T, s storage.Storage) string {
 	return "test:" + name
 }
 
-func newMemory(t *testing.T) (*memory.Storage, string) {
+// inMemory is a bucket over a new storage, and its URL.
+func inMemory(t *testing.T, o drip.Options) (*drip.Bucket, string) {
 	t.Helper()
-	s := memory.New()
-	return s, share(t, s)
+	o.Storage = memory.New()
+	return buckettest.New(t, o), share(t, o.Storage)
 }
 
 // program is a command line for a process of its own.

@@ -22,8 +22,7 @@ func TestNamesReachNoTerminal(t *testing.T) {
 		"a\x00b", "\U000e0041", "\ufeff", strings.Repeat("\u009b", 10_000),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s, url := newMemory(t)
-			b := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, Storage: s, History: true})
+			b, url := inMemory(t, drip.Options{Size: 1, RefreshRate: 1, History: true})
 			buckettest.Admit(t, b, name, drip.Request{})
 			buckettest.Admit(t, b, name, drip.Request{})
 			for _, args := range [][]string{
@@ -52,8 +51,7 @@ func TestNamesReachNoTerminal(t *testing.T) {
 // A blank at the end of a name is visible: it is another entity.
 func TestBlanksAreVisible(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, Storage: s})
+		b, url := inMemory(t, drip.Options{Size: 1, RefreshRate: 1})
 		buckettest.Admit(t, b, "shop 1 ", drip.Request{})
 		for _, args := range [][]string{{"top", url}, {"inspect", url, "shop 1 "}, {"pause", url, "shop 1 ", "1m"}} {
 			if got := must(t, args...); !strings.Contains(got, `"shop 1 "`) {
@@ -75,9 +73,8 @@ func TestScenariosReachNoTerminal(t *testing.T) {
 // Nor do limits that others have written.
 func TestLimitsReachNoTerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
 		const unit, shared = "\x1b[1m", "\u009b2J"
-		b := buckettest.New(t, drip.Options{Size: 9, RefreshRate: 9, Unit: unit, Storage: s, Shared: map[string]drip.Limit{shared: {Size: 1, RefreshRate: 1}}})
+		b, url := inMemory(t, drip.Options{Size: 9, RefreshRate: 9, Unit: unit, Shared: map[string]drip.Limit{shared: {Size: 1, RefreshRate: 1}}})
 		time.Sleep(time.Second)
 		for range 3 {
 			buckettest.Admit(t, b, "shop", drip.Request{Costs: drip.Costs{unit: 1}})

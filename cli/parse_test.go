@@ -10,11 +10,13 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
 )
 
 // The error of a wrong command line helps to put it right.
 func TestUsage(t *testing.T) {
-	s, url := newMemory(t)
+	s := memory.New()
+	url := share(t, s)
 	ok(t, s.Set(t.Context(), "history:a", storage.State{Data: []byte(`{"v":1}`), Until: decision.Never}, storage.NoRevision))
 	unknown := write(t, "unknown.json", `{"size": 5, "rte": 3}`)
 	broken := write(t, "broken.json", "{\n  \"size\": 5,\n  rate: 3\n}\n")
@@ -109,7 +111,7 @@ func TestUsage(t *testing.T) {
 
 func TestFlagsMayStandAnywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, url := newMemory(t)
+		url := share(t, memory.New())
 		want := must(t, "inspect", `--limits={"size":7}`, "--json", url, "shop-1")
 		for _, line := range []string{
 			`inspect URL --limits {"size":7} shop-1 --json`, `inspect -json URL shop-1 -limits {"size":7}`, `inspect --json --limits {"size":7} -- URL shop-1`,
@@ -153,7 +155,7 @@ func (full) Write([]byte) (int, error) {
 
 // An output that cannot be written is a failure, and no server that did not answer.
 func TestFullDisk(t *testing.T) {
-	_, url := newMemory(t)
+	url := share(t, memory.New())
 	for _, line := range []string{"help", "version", "top URL --json", "inspect URL shop", "pause URL 1m --all --yes", "pause URL shop 1m"} {
 		var err strings.Builder
 		if got := run(t.Context(), &terminal{out: full{}, err: &err, zone: time.UTC}, strings.Fields(strings.ReplaceAll(line, "URL", url))); got != statusFailure {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drip-go/drip/storage/memory"
 )
 
 // A URL with a short user, or an empty one, and an entity that looks like a URL leave the rest of an error readable.
@@ -115,7 +117,7 @@ func TestQuotedSecrets(t *testing.T) {
 
 // The state of an entity that is a URL would begin with its password.
 func TestNoURLIsAnEntity(t *testing.T) {
-	_, url := newMemory(t)
+	url := share(t, memory.New())
 	for _, entity := range []string{"redis://u:topsecret@h", "redis://:topsecret@h:1/0", "redis://u:topsec/ret@h", "postgres://h/db?password=topsecret"} {
 		for _, line := range []string{"inspect URL ENTITY", "inspect URL ENTITY --json", "pause URL ENTITY 1m", "resume URL ENTITY", "unpin URL ENTITY --prefix --yes"} {
 			o := try(t, strings.Fields(strings.NewReplacer("URL", url, "ENTITY", entity).Replace(line))...)

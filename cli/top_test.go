@@ -17,11 +17,12 @@ import (
 	"github.com/drip-go/drip/internal/hooked"
 	"github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
 )
 
 func TestTop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
+		b, url := inMemory(t, drip.Options{Size: 4, RefreshRate: 2})
 		if got, want := must(t, "top", url), `00:00:00  0 entities, 0 tokens in use, 0 waiting, 0 closed
 
 BUSIEST
@@ -32,7 +33,6 @@ nothing waits
 `; got != want {
 			t.Errorf("of nothing:\n%s", got)
 		}
-		b := buckettest.New(t, drip.Options{Size: 4, RefreshRate: 2, Storage: s})
 		time.Sleep(100 * time.Millisecond)
 		for i, n := range []int{7, 2, 12, 1} {
 			time.Sleep(time.Millisecond)
@@ -78,11 +78,10 @@ shop-2                 4/2   1s ago       8    2.92s       2/4  3.9s  booked
 // Shared limits have a table of their own, and on a terminal lines fit 80 columns whatever the limits.
 func TestTopOfSharedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
-		b := buckettest.New(t, drip.Options{
+		b, url := inMemory(t, drip.Options{
 			Size: 200, RefreshRate: 20, Windows: []drip.Window{{Size: 1000, RefreshInterval: time.Minute}, {Size: 50_000, RefreshInterval: 24 * time.Hour}},
 			Shared: map[string]drip.Limit{"app": {Size: 40, RefreshRate: 20, Windows: []drip.Window{{Size: 700, RefreshInterval: time.Hour}}}, "stock": {Concurrency: 5}},
-			Start:  time.Unix(0, 0).Add(-24 * time.Hour), Storage: s,
+			Start:  time.Unix(0, 0).Add(-24 * time.Hour),
 		})
 		for i := range 3 {
 			admit(t, b, fmt.Sprint("a shop with a long name ", i), 300)
@@ -179,7 +178,7 @@ func TestTopShowsWhatThereWasTimeFor(t *testing.T) {
 // On a terminal top leaves the screen as it was, with its last output, however it ends.
 func TestTopLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := newMemory(t)
+		s := memory.New()
 		b := buckettest.New(t, drip.Options{Size: 4, RefreshRate: 2, Storage: s})
 		admit(t, b, "shop-1", 1)
 		gone := time.Now().Add(5 * time.Second)
@@ -220,12 +219,9 @@ func TestTopLive(t *testing.T) {
 // top tells the capacity of a window that limits, also behind one that limits nothing.
 func TestTopBehindNoLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, url := newMemory(t)
 		limit, err := provider.Limit(0, provider.Concurrency(5))
 		ok(t, err)
-		o := provider.Options(limit)
-		o.Storage = s
-		b := buckettest.New(t, o)
+		b, url := inMemory(t, provider.Options(limit))
 		ok(t, b.Pin(t.Context(), "shop", drip.Pin{Window: drip.Window{Size: 3, RefreshInterval: time.Hour}}))
 		for range 2 {
 			buckettest.Runs(t, b, "shop", drip.Request{})
