@@ -78,15 +78,10 @@ func TestUnknownAlignments(t *testing.T) {
 		`align "entity" cannot be simulated`: {Align: drip.ByEntity()},
 		"unknown time zone Nowhere":          {Windows: []drip.Window{{Size: 3, Align: nowhere}}},
 	} {
-		s := Scenario{Options: o, Arrivals: Burst(1, 0), Operation: Fixed(0)}
-		if _, err := Run(s, 1); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Run: %v, want %s", err, want)
-		}
-		o.Shared = map[string]drip.Limit{"app": {Size: 3}}
-		if _, err := RunShared(SharedScenario{
-			Options: o, Entities: []SharedEntity{{}}, Operation: Fixed(0), Messages: sales,
-		}, 1); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("RunShared: %v, want %s", err, want)
+		for _, err := range errorsOf(o, 1, 0) {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want %s", err, want)
+			}
 		}
 	}
 	if _, err := Calendar(3, nowhere); err == nil {

@@ -356,6 +356,7 @@ func TestRunRefuses(t *testing.T) {
 		"simulate: Scenario.Changes have a size, rate, interval or":              func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{RefreshRate: -1}}} },
 		"simulate: , admit: drip: Options.MaxLease is 1ns; it must be":           func(s *Scenario) { s.Options.MaxLease = 1 },
 		"simulate: Scenario.Changes[1].At is before the At of the change before": func(s *Scenario) { s.Changes = []Change{{At: 2}, {At: 1}} },
+		"simulate: Scenario.Units have no costs of \"points\", which a window":   func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{Size: 9, Unit: "points"}}} },
 		"simulate: Scenario.Changes[0].Limit.Windows are 1; they must be as":     func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{Windows: make([]drip.Window, 1)}}} },
 	} {
 		s := ok

@@ -244,13 +244,21 @@ func TestLongSharedOperations(t *testing.T) {
 
 // An operation that takes longer than any lease is an error, and not two million renewals.
 func TestOperationOutlivesItsLease(t *testing.T) {
-	o := drip.Options{Size: 1, Lease: time.Minute, MaxLease: time.Hour}
-	_, err := Run(Scenario{Name: "own", Arrivals: Burst(1, 0), Operation: Fixed(2 * time.Hour), Options: o}, 1, Admit)
-	o.Shared = map[string]drip.Limit{"app": {Size: 1}}
-	_, within := RunShared(SharedScenario{Name: "shared", Entities: make([]SharedEntity, 1), Operation: Fixed(2 * time.Hour), Options: o, Messages: only(SharedMessage{})}, 1)
-	if !errors.Is(err, drip.ErrNoLease) || !errors.Is(within, drip.ErrNoLease) || !strings.Contains(err.Error(), "MaxLease is 1h0m0s, and an operation takes 2h0m0s") {
-		t.Errorf("errors %v and %v, want ErrNoLease", err, within)
+	for _, err := range errorsOf(drip.Options{Size: 1, Lease: time.Minute, MaxLease: time.Hour}, 1, 2*time.Hour) {
+		if !errors.Is(err, drip.ErrNoLease) || !strings.Contains(err.Error(), "MaxLease is 1h0m0s, and an operation takes 2h0m0s") {
+			t.Errorf("error %v, want ErrNoLease", err)
+		}
 	}
+}
+
+// errorsOf are the errors of messages of one entity, all at once, and of the same within a shared limit.
+func errorsOf(o drip.Options, messages int, operation time.Duration) []error {
+	_, own := Run(Scenario{Arrivals: Burst(messages, 0), Operation: Fixed(operation), Options: o}, 1, Admit)
+	o.Shared = map[string]drip.Limit{"app": {Size: 5}}
+	_, within := RunShared(SharedScenario{
+		Entities: make([]SharedEntity, 1), Operation: Fixed(operation), Options: o, Messages: sentAt(0, inTurn, 0, messages),
+	}, 1)
+	return []error{own, within}
 }
 
 // The bound on the events of a run follows from the messages: each of them needs at least three.
@@ -293,13 +301,7 @@ func TestManyRenewals(t *testing.T) {
 	if got := mustRun(t, s, 1, Admit).Results[0]; got.Done != 1000 || got.GaveUp != 0 {
 		t.Errorf("%d of %d messages ran", got.Done, got.Messages)
 	}
-	s.Operation = Fixed(24 * time.Hour)
-	_, err := Run(s, 1)
-	o.Shared = map[string]drip.Limit{"app": {Size: 1}}
-	_, within := RunShared(SharedScenario{Entities: make([]SharedEntity, 1), Operation: s.Operation, Options: o, Messages: func(*rand.Rand) []SharedMessage {
-		return make([]SharedMessage, 1000)
-	}}, 1)
-	for _, err := range []error{err, within} {
+	for _, err := range errorsOf(o, 1000, 24*time.Hour) {
 		if err == nil || !strings.Contains(err.Error(), "Lease") {
 			t.Errorf("86,400,000 renewals: %v", err)
 		}
@@ -323,12 +325,7 @@ func TestDecades(t *testing.T) {
 	o := drip.Options{Size: 1 << 40, RefreshRate: 1, RefreshInterval: 290_000 * time.Hour}
 	_, costly := Run(Scenario{Arrivals: Burst(2, 0), Operation: Fixed(0), Costs: FixedCost(o.Size), Options: o}, 1)
 	o.Size = 1
-	_, many := Run(Scenario{Arrivals: Burst(100, 0), Operation: Fixed(0), Options: o}, 1)
-	o.Shared = map[string]drip.Limit{"app": {Size: 5}}
-	_, within := RunShared(SharedScenario{Entities: make([]SharedEntity, 1), Operation: Fixed(0), Options: o, Messages: func(*rand.Rand) []SharedMessage {
-		return make([]SharedMessage, 100)
-	}}, 1)
-	for _, err := range []error{costly, many, within} {
+	for _, err := range append(errorsOf(o, 100, 0), costly) {
 		if !errors.Is(err, errLong) {
 			t.Errorf("error %v, want %v", err, errLong)
 		}

@@ -470,28 +470,21 @@ func TestScopeCounts(t *testing.T) {
 	}
 }
 
-// A cost above its estimate counts when the call ends, against what the window has then.
+// A cost above its estimate counts when the call ends, against what the window has then. A call that costs nothing is within a window
+// that owes.
 func TestScopeCountsCostsAboveEstimates(t *testing.T) {
-	s := newScope(limit{windows: []window{{size: 10, rate: 10, interval: 1000}}}, 50, 1, Begin.UnixMilli())
-	low := bill{{"", 1, 10}}
-	s.begin(since(0), low)
-	s.end(since(5500*time.Millisecond), low) // 10 are left, and it takes 9 of them
-	for n, within := range []bool{true, false} {
-		if got := s.begin(since(5600*time.Millisecond), bill{{"", 1, 1}}); got != within {
-			t.Errorf("call %d after its end is within: %v, want %v", n, got, within)
-		}
-	}
-}
-
-// A call that costs nothing is within a window that owes.
-func TestScopeCountsFreeCalls(t *testing.T) {
-	s := newScope(limit{windows: []window{{size: 10, rate: 10, interval: 1000}}}, 50, 1, Begin.UnixMilli())
-	low := bill{{"", 1, 100}}
-	s.begin(since(0), low)
-	s.end(since(50*time.Millisecond), low)
-	for cost, within := range []bool{true, false} {
-		if got := s.begin(since(60*time.Millisecond), bill{{"", cost, cost}}); got != within {
-			t.Errorf("a call of %d is within: %v, want %v", cost, got, within)
+	for _, c := range []struct {
+		cost  int           // of a first call, whose estimate is 1
+		ends  time.Duration // its end
+		calls []int         // then; the last one is over the limit
+	}{{10, 5500 * time.Millisecond, []int{1, 1}}, {100, 50 * time.Millisecond, []int{0, 1}}} {
+		s, low := newScope(limit{windows: []window{{size: 10, rate: 10, interval: 1000}}}, 50, 1, Begin.UnixMilli()), bill{{"", 1, c.cost}}
+		s.begin(since(0), low)
+		s.end(since(c.ends), low)
+		for n, cost := range c.calls {
+			if got := s.begin(since(c.ends+10*time.Millisecond), bill{{"", cost, cost}}); got != (n == 0) {
+				t.Errorf("after a cost of %d, call %d of %d is within: %v", c.cost, n, cost, got)
+			}
 		}
 	}
 }
@@ -537,6 +530,10 @@ func TestSharedErrors(t *testing.T) {
 		"entity 30": func(s *SharedScenario) { s.Entities = s.Entities[:30]; s.Messages = only(SharedMessage{Entity: 30}) },
 		"of \"tokens\"": func(s *SharedScenario) {
 			s.Options.Shared = map[string]drip.Limit{"app": {Size: 1, Unit: "tokens"}}
+		},
+		"no costs of \"points\"": func(s *SharedScenario) {
+			s.Entities = slices.Clone(s.Entities)
+			s.Entities[2].Limit.Windows = []drip.Window{{Size: 9, RefreshInterval: time.Minute, Unit: "points"}}
 		},
 		"no such shared": func(s *SharedScenario) { s.Messages = only(SharedMessage{Within: []string{"none"}}) },
 		"out of range":   func(s *SharedScenario) { s.Messages = only(SharedMessage{Cost: 41}) },
@@ -818,23 +815,6 @@ func TestSharedWeightsInPartOfSecond(t *testing.T) {
 		Options: o, Entities: e, Operation: Fixed(50 * time.Millisecond), Messages: sent(inTurn, times(15, 120)...),
 	}, 1.01, anyNumber)
 	tell(t, got.Weights > 0.25, "shares are off by %.0f %%, want at most 25 %%", 100*got.Weights)
-}
-
-// A window of a unit that has no costs is an error, also in the limit of one entity or after a change.
-func TestUnitsWithoutCosts(t *testing.T) {
-	tokens := []drip.Window{{Size: 9, RefreshInterval: time.Minute, Unit: "tokens"}}
-	one := SharedScenario{Options: app(9, 9, 9), Entities: []SharedEntity{{Limit: drip.Limit{Windows: tokens}}}, Messages: only(SharedMessage{}), Operation: Fixed(0)}
-	_, ofEntity := RunShared(one, 1)
-	changed := Scenario{
-		Arrivals: Burst(1, 0), Operation: Fixed(0), Options: drip.Options{Size: 9},
-		Changes: []Change{{At: time.Second, Limit: &drip.Limit{Size: 9, Unit: "tokens"}}},
-	}
-	_, afterChange := Run(changed, 1, Admit)
-	for _, err := range []error{ofEntity, afterChange} {
-		if err == nil || !strings.Contains(err.Error(), `no costs of "tokens"`) {
-			t.Errorf("got %v, want an error that names the unit", err)
-		}
-	}
 }
 
 // An entity with a flood of urgent messages gets its fair share. The urgent messages of the others, which are below theirs, do not wait
