@@ -52,15 +52,6 @@ func TestWrongWaitForToken(t *testing.T) {
 	}
 }
 
-// A burst is booked by the default of WaitForToken, which is far too low. Messages whose turn has not come do not ask in the turn
-// of others.
-func TestBurstForFewTokens(t *testing.T) {
-	nearBest(t, Scenario{
-		Name: "1,000 for 5 tokens", Arrivals: Burst(1000, 0), Operation: Exponential(time.Second),
-		Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 5},
-	}, 1.03, 4)
-}
-
 // A few messages wait for tokens while long operations hold all of them. They need not ask as often as many tokens come back.
 func TestFewWaitForTokens(t *testing.T) {
 	for _, tokens := range []int{5, 20, 50} {
@@ -124,36 +115,6 @@ func TestGetDelayBooksNoTokens(t *testing.T) {
 		Name: "asks", Arrivals: Burst(60, 0), Operation: Fixed(2 * time.Second), Plain: 0.3,
 		Options: drip.Options{Size: 100, RefreshRate: 100, Concurrency: 5, Windows: []drip.Window{{Size: 150, RefreshInterval: time.Hour}}},
 	}, 1.25, anyNumber)
-}
-
-// A window has gathered capacity for all, and only tokens are short. It does not matter how little the window brings.
-func TestBurstOfGatheredCapacity(t *testing.T) {
-	for _, c := range []struct {
-		size, rate, tokens, messages int
-		interval, took               time.Duration
-	}{
-		{600, 1, 1, 400, 10 * time.Second, 300 * time.Millisecond},
-		{5000, 3, 20, 300, time.Second, 2 * time.Second},
-		{5000, 1, 5, 600, 5 * time.Second, 2 * time.Second},
-	} {
-		nearBest(t, Scenario{
-			Name: fmt.Sprintf("%+v", c), Arrivals: Burst(c.messages, 0), Operation: Fixed(c.took), Late: Uniform(0, 20*time.Millisecond),
-			Options: drip.Options{Size: c.size, RefreshRate: c.rate, RefreshInterval: c.interval, Concurrency: c.tokens, WaitForToken: 100 * time.Millisecond},
-		}, 1.08, anyNumber)
-	}
-}
-
-// A window of minutes or hours has capacity for all, and only tokens are short. A burst uses them all the time: it need not last as
-// long as the window.
-func TestBurstInALongWindow(t *testing.T) {
-	for _, interval := range []time.Duration{time.Minute, 8 * time.Hour} {
-		for _, took := range []time.Duration{200 * time.Millisecond, time.Second, 4 * time.Second} {
-			nearBest(t, Scenario{
-				Name: fmt.Sprintf("%v in %v", took, interval), Arrivals: Burst(300, 0), Operation: Fixed(took), Late: Uniform(0, 20*time.Millisecond),
-				Options: drip.Options{Size: 600, RefreshRate: 600, RefreshInterval: interval, Concurrency: 5},
-			}, 1.04, anyNumber)
-		}
-	}
 }
 
 // After an outage, messages are too late for their slots, and a window of a second denies most of them. They use what is left of the
