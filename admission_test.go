@@ -385,15 +385,6 @@ func TestForgedFarTicket(t *testing.T) {
 	})
 }
 
-// A wait that no number of milliseconds holds is the longest.
-func TestThrottledForEver(t *testing.T) {
-	b := buckettest.New(t, drip.Options{Clock: func() time.Time { return time.Unix(1e9, 0) }})
-	ok(t, b.Throttled(t.Context(), "shop", math.MaxInt64))
-	if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay < 34*365*24*time.Hour {
-		t.Errorf("Admit = %+v, %v", a, err)
-	}
-}
-
 // Newcomers that come while the entity is closed are behind the booked operations. A limit that is lowered meanwhile
 // does not close the entity for longer.
 func TestClosed(t *testing.T) {
@@ -468,6 +459,10 @@ func TestThrottledToTheMicrosecond(t *testing.T) {
 		time.Sleep(a.Delay)
 		if a, err = b.Admit(t.Context(), "shop", drip.Request{Ticket: a.Ticket}); err != nil || a.Delay != 0 {
 			t.Errorf("after the end Admit = %+v, %v, want that it runs", a, err)
+		}
+		ok(t, b.Throttled(t.Context(), "shop", math.MaxInt64)) // a wait that no number of milliseconds holds is the longest
+		if a := buckettest.Admit(t, b, "shop", drip.Request{}); a.Delay < 34*365*24*time.Hour {
+			t.Errorf("throttled for ever, Admit = %+v", a)
 		}
 	})
 }
