@@ -719,6 +719,8 @@ func TestFarSharedChangesNothing(t *testing.T) {
 		"gathered": {Size: 100_000, RefreshRate: 1},
 		"tokens":   {Concurrency: 3}, // for each one that an entity may use
 		"windows":  {Size: 100_000, RefreshRate: 1, Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute}}},
+		"10 s":     {Size: 100_000, RefreshInterval: 10 * time.Second},
+		"1 min":    {Size: 100_000, RefreshInterval: time.Minute},
 	} {
 		for seed := range uint64(60) {
 			alone, within := farAnswers(t, seed, nil), farAnswers(t, seed, map[string]drip.Limit{"app": app})

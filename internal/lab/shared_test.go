@@ -14,48 +14,12 @@ import (
 	"github.com/drip-go/drip/internal/buckettest"
 )
 
-// A shared limit that is far from short changes no answer, whatever the intervals of both.
-func TestSharedFarFromShort(t *testing.T) {
-	for name, own := range map[string]drip.Options{
-		"own 1 s":    {Size: 40, RefreshRate: 2, Concurrency: plenty},
-		"own 500 ms": {Size: 38, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond, Concurrency: plenty},
-		"own 10 s":   {Size: 20, RefreshRate: 20, RefreshInterval: 10 * time.Second, Concurrency: plenty},
-	} {
-		alone := mustPlay(t, own)
-		for shared, limit := range map[string]drip.Limit{
-			"1 s":        {Size: 5000},
-			"10 s":       {Size: 5000, RefreshRate: 2000, RefreshInterval: 10 * time.Second},
-			"1 min":      {Size: 24_000, RefreshRate: 12_000, RefreshInterval: time.Minute},
-			"concurrent": {Concurrency: plenty},
-		} {
-			own.Shared = map[string]drip.Limit{"app": limit}
-			if got := mustPlay(t, own); !slices.Equal(got, alone) {
-				n := 0
-				for n < min(len(got), len(alone)) && got[n] == alone[n] {
-					n++
-				}
-				t.Errorf("%s, shared %s: answer %d is %v, without it %v", name, shared, n, got[n], alone[n])
-			}
-		}
-	}
-}
-
 // A limit that has gathered enough for all messages delays none, although it brings less than their own limits together.
 func TestSharedGathered(t *testing.T) {
 	nearFluid(t, SharedScenario{
 		Name: "800 within 1,000 that have gathered", Options: within(2, 2, drip.Limit{Size: 1000, RefreshRate: 5}), Entities: entities(100),
 		Operation: Fixed(50 * time.Millisecond), Messages: sent(shuffled, times(100, 8)...),
 	}, 1.05, 0.8)
-}
-
-// mustPlay is the answers to sales, none of which comes while so much runs that the shared limits are short.
-func mustPlay(t *testing.T, o drip.Options) []time.Duration {
-	t.Helper()
-	r := playShared(t, SharedScenario{Options: o, Entities: entities(100), Messages: sales, Operation: Fixed(50 * time.Millisecond)})
-	if r.over > 0 {
-		t.Fatalf("%d over the limit", r.over)
-	}
-	return r.answers
 }
 
 // mustRunShared plays a scenario. Its consumers hold no messages: they would hide some of the postponements.
