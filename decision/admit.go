@@ -319,22 +319,22 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 	return max(l.mean(s), s.Now-since) + 1
 }
 
-// lapse returns how long the tickets that wait for tokens will probably take to use up a window, if they come. It returns Never unless
-// only their promises delay a newcomer, by ten minutes or more. Such a newcomer books no slot, which may be in the next day: the tickets
-// may be lost.
+// lapse returns how long the booked operations will probably take to use up a window, if they come. It returns Never unless only their
+// promises delay a newcomer, by ten minutes or more. Such a newcomer books no slot, which may be in the next day: tickets that wait for
+// tokens may be lost, and operations that cost less than their estimates leave room.
 func (l *Limits) lapse(s *State, op *Op, a *Answer) int64 {
 	wait := int64(Never)
-	if !s.due() || a.Bound != BoundBooked || a.Delay < 10*minute {
+	if a.Bound != BoundBooked || a.Delay < 10*minute {
 		return wait
 	}
 	for i := range l.Windows {
-		line := &s.Lines[i]
-		cost := op.Cost[line.Window.Unit]
-		if line.Left < cost {
+		w, line := &l.Windows[i], &s.Lines[i]
+		cost := op.Cost[w.Unit]
+		if w.room(s, line.Left, cost, s.Now) >= s.Now+10*minute {
 			return Never
 		}
-		if line.Promised < cost {
-			wait = min(wait, l.uses(s, line))
+		if line.Promised < cost && (line.Saved > 512 || s.due()) {
+			wait = min(wait, max(0, s.Slot-s.Now)+l.uses(s, line))
 		}
 	}
 	return wait

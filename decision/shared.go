@@ -281,17 +281,18 @@ func (x *Shared) forget() {
 func (x *Shared) lapse(op *Op, a *Answer) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	wait := int64(Never)
-	if c.Booked > c.at(c.Head) || a.Bound != BoundTokens && a.Bound != BoundBooked || a.Delay < 10*minute {
+	if a.Bound == BoundClosed || a.Delay < 10*minute {
 		return wait
 	}
+	booked := min(c.Booked*1024/x.rate, bound/l.Grain) * l.Grain / 1024
 	for i := range l.Windows {
-		line := &s.Lines[i]
-		cost := op.Cost[line.Window.Unit]
-		if line.Left < cost {
+		w, line := &l.Windows[i], &s.Lines[i]
+		cost := op.Cost[w.Unit]
+		if w.room(s, line.Left, cost, s.Now) >= s.Now+10*minute {
 			return Never
 		}
-		if line.Left-x.expects(c.Booked, int64(i)) < cost {
-			wait = min(wait, max(0, s.Slot-s.Now)+l.uses(s, line))
+		if line.Left-x.expects(c.Booked, int64(i)) < cost && (line.Saved > 512 || c.Booked <= c.at(c.Head)) {
+			wait = min(wait, max(0, min(booked, s.Slot-s.Now))+l.uses(s, line))
 		}
 	}
 	return wait

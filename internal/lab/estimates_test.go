@@ -296,10 +296,10 @@ func TestNeverSettled(t *testing.T) {
 // estimates occupy the short window for longer while operations run, it takes that time. If no cost is known at first, it takes
 // about a third longer.
 func TestRandomEstimates(t *testing.T) {
-	const loads = 60
+	const loads = 120
 	sum := 0.0
 	for seed := range uint64(loads) {
-		rnd := rand.New(rand.NewPCG(seed, 77))
+		rnd := rand.New(rand.NewPCG(400+seed, 79))
 		pick := func(of ...time.Duration) time.Duration { return of[rnd.IntN(len(of))] }
 		n, estimate, least := 300+rnd.IntN(2000), 100*(1+rnd.IntN(10)), 1+rnd.IntN(50)
 		most, asEstimated := least+rnd.IntN(50), rnd.IntN(20) // of a hundred operations

@@ -8362,54 +8362,69 @@ end
                 local lapse = 0
                 do
                   local wait2 = 9007199254740991
-                  local due2 = false
-                  do
-                    local last2 = s_Slot
-                    for i2 = 0, s_Flows_n - 1 do
-                      if s_Flows[i2].End > last2 then last2 = s_Flows[i2].End end
-                    end
-                    due2 = last2 <= s_Now
-                  end
-                  if not due2 or a_Bound ~= 3 or a_Delay < 600000 then
+                  if a_Bound ~= 3 or a_Delay < 600000 then
                     lapse = wait2
                   else
                     local done
                     for i2 = 0, l_Windows_n - 1 do
+                      local w = l_Windows[i2]
                       local line2 = s_Lines[i2]
-                      local i3 = line2.Window_Unit
+                      local i3 = w.Unit
                       local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      if line2.Left < cost2 then
+                      local room2 = 0
+                      room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, cost2, s_Now)
+                      if room2 >= s_Now + 600000 then
                         lapse = 9007199254740991
                         done = true
                         break
                       end
-                      if line2.Promised < cost2 then
+                      local is5 = line2.Promised < cost2
+                      if is5 then
+                        local is4 = line2.Saved > 512
+                        if not is4 then
+                          local due2 = false
+                          do
+                            local last2 = s_Slot
+                            for i4 = 0, s_Flows_n - 1 do
+                              if s_Flows[i4].End > last2 then last2 = s_Flows[i4].End end
+                            end
+                            due2 = last2 <= s_Now
+                          end
+                          is4 = due2
+                        end
+                        is5 = is4
+                      end
+                      if is5 then
+                        local max2 = 0
+                        local x2 = s_Slot - s_Now
+                        if x2 > max2 then max2 = x2 end
                         local uses = 0
                         do
                           local pace = 0
                           pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
                           local pace2 = pace
-                          local max2 = 1
-                          local x2 = s_Ended < 64 and s_Ended or 64
-                          if x2 > max2 then max2 = x2 end
-                          local x3 = line2.Estimated
                           local max3 = 1
-                          local x4 = (x3 - x3 % max2) / max2
-                          if x4 > max3 then max3 = x4 end
-                          local x5 = 0 > line2.Left and 0 or line2.Left
-                          local min2 = (x5 - x5 % max3) / max3
-                          local x6 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-                          if x6 < min2 then min2 = x6 end
-                          local x7 = min2 * pace2
+                          local x3 = s_Ended < 64 and s_Ended or 64
+                          if x3 > max3 then max3 = x3 end
+                          local x4 = line2.Estimated
+                          local max4 = 1
+                          local x5 = (x4 - x4 % max3) / max3
+                          if x5 > max4 then max4 = x5 end
+                          local x6 = 0 > line2.Left and 0 or line2.Left
+                          local min2 = (x6 - x6 % max4) / max4
+                          local x7 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                          if x7 < min2 then min2 = x7 end
+                          local x8 = min2 * pace2
                           local pace3 = 0
                           pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                          local x8 = pace3 * 16
-                          local max4 = 10000
-                          local x9 = (x8 - x8 % 1000) / 1000
-                          if x9 > max4 then max4 = x9 end
-                          uses = (x7 - x7 % 1000) / 1000 + max4
+                          local x9 = pace3 * 16
+                          local max5 = 10000
+                          local x10 = (x9 - x9 % 1000) / 1000
+                          if x10 > max5 then max5 = x10 end
+                          uses = (x8 - x8 % 1000) / 1000 + max5
                         end
-                        if uses < wait2 then wait2 = uses end
+                        local x3 = max2 + uses
+                        if x3 < wait2 then wait2 = x3 end
                       end
                     end
                     if not done then
@@ -8458,53 +8473,72 @@ end
                   do
                     local c2 = x2.State_Calendars[0]
                     local wait2 = 9007199254740991
-                    local n2 = c2.Head
-                    if c2.Booked > c2.Units.At(n2 - c2.Head) or a_Bound ~= 2 and a_Bound ~= 3 or a_Delay < 600000 then
+                    if a_Bound == 1 or a_Delay < 600000 then
                       lapse3 = wait2
                     else
+                      local x3 = c2.Booked * 1024
+                      local y = x2.rate
+                      local y2 = x2.Limits_Grain
+                      local min2 = (x3 - x3 % y) / y
+                      local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+                      if x4 < min2 then min2 = x4 end
+                      local x5 = min2 * x2.Limits_Grain
+                      local booked = (x5 - x5 % 1024) / 1024
                       local done
                       for i2 = 0, x2.Limits_Windows_n - 1 do
+                        local w = x2.Limits_Windows[i2]
                         local line2 = x2.State_Lines[i2]
-                        local i3 = line2.Window_Unit
+                        local i3 = w.Unit
                         local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                        if line2.Left < cost2 then
+                        local room2 = 0
+                        room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, line2.Left, cost2, x2.State_Now)
+                        if room2 >= x2.State_Now + 600000 then
                           lapse3 = 9007199254740991
                           done = true
                           break
                         end
                         local expects = 0
                         expects = Shared_expects(x2, c2.Booked, i2)
-                        if line2.Left - expects < cost2 then
-                          local max2 = 0
-                          local x3 = x2.State_Slot - x2.State_Now
-                          if x3 > max2 then max2 = x3 end
+                        local is5 = line2.Left - expects < cost2
+                        if is5 then
+                          local is4 = line2.Saved > 512
+                          if not is4 then
+                            local n2 = c2.Head
+                            is4 = c2.Booked <= c2.Units.At(n2 - c2.Head)
+                          end
+                          is5 = is4
+                        end
+                        if is5 then
+                          local min3 = booked
+                          local x6 = x2.State_Slot - x2.State_Now
+                          if x6 < min3 then min3 = x6 end
                           local uses = 0
                           do
                             local pace = 0
                             pace = Limits_pace(x2.Limits_Tokens, x2.Limits_Guess, x2.State_Held, x2.State_Ended)
                             local pace2 = pace
+                            local max2 = 1
+                            local x7 = x2.State_Ended < 64 and x2.State_Ended or 64
+                            if x7 > max2 then max2 = x7 end
+                            local x8 = line2.Estimated
                             local max3 = 1
-                            local x4 = x2.State_Ended < 64 and x2.State_Ended or 64
-                            if x4 > max3 then max3 = x4 end
-                            local x5 = line2.Estimated
-                            local max4 = 1
-                            local x6 = (x5 - x5 % max3) / max3
-                            if x6 > max4 then max4 = x6 end
-                            local x7 = 0 > line2.Left and 0 or line2.Left
-                            local min2 = (x7 - x7 % max4) / max4
-                            local x8 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-                            if x8 < min2 then min2 = x8 end
-                            local x9 = min2 * pace2
+                            local x9 = (x8 - x8 % max2) / max2
+                            if x9 > max3 then max3 = x9 end
+                            local x10 = 0 > line2.Left and 0 or line2.Left
+                            local min4 = (x10 - x10 % max3) / max3
+                            local x11 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                            if x11 < min4 then min4 = x11 end
+                            local x12 = min4 * pace2
                             local pace3 = 0
                             pace3 = Limits_pace(x2.Limits_Tokens, x2.Limits_Guess, x2.State_Held, x2.State_Ended)
-                            local x10 = pace3 * 16
-                            local max5 = 10000
-                            local x11 = (x10 - x10 % 1000) / 1000
-                            if x11 > max5 then max5 = x11 end
-                            uses = (x9 - x9 % 1000) / 1000 + max5
+                            local x13 = pace3 * 16
+                            local max4 = 10000
+                            local x14 = (x13 - x13 % 1000) / 1000
+                            if x14 > max4 then max4 = x14 end
+                            uses = (x12 - x12 % 1000) / 1000 + max4
                           end
-                          local x4 = max2 + uses
-                          if x4 < wait2 then wait2 = x4 end
+                          local x7 = (0 > min3 and 0 or min3) + uses
+                          if x7 < wait2 then wait2 = x7 end
                         end
                       end
                       if not done then
