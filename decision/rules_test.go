@@ -456,6 +456,26 @@ func TestShortOperations(t *testing.T) {
 	}
 }
 
+// Of fewer tokens fewer operations count. The average stays.
+func TestDurationsOfFewerTokens(t *testing.T) {
+	e := newEntity(t, perSecond(100, 100))
+	e.l.Tokens = 200
+	now := int64(0)
+	run := func() {
+		l := e.runs(now, 1, newcomer)
+		now += 300
+		e.settle(now, l, 1)
+	}
+	for range 900 {
+		run()
+	}
+	e.l.Tokens = 5
+	run()
+	if average := e.s.Held / e.s.Ended; average < 295 || average > 305 || e.s.Ended > 100 {
+		t.Errorf("operations that take 300 ms take %d ms on average of %d", average, e.s.Ended)
+	}
+}
+
 // Urgent operations that use all of a window leave half of it, or its cost, to an operation that waited before.
 func TestUrgentStarveNobody(t *testing.T) {
 	for _, c := range []struct{ size, rate, cost int64 }{{10, 10, 1}, {10, 10, 6}, {10, 10, 10}, {3, 8, 1}, {5, 100, 5}, {1, 2, 1}, {20, 10, 8}} {

@@ -76,11 +76,14 @@ func (l *Limits) learn(s *State, op *Op) {
 	if s.Ended == 0 { // Last is when the first lease began
 		s.Last = 0
 	}
-	if times := min(max(most, 4*l.Tokens), 16*most); s.Ended < times {
+	times := min(max(most, 4*l.Tokens), 16*most)
+	if s.Ended > times { // there were more tokens
+		s.Held, s.Ended = s.Held*times/s.Ended, times
+	}
+	if s.Ended < times {
 		s.Ended++
 	} else {
 		s.Held -= s.Held / times
-		s.Ended = times
 	}
 	time := min(max(0, s.Now-op.Lease.Begin), longest)
 	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(min(s.Ended, most)+1), s.Last))

@@ -9371,29 +9371,30 @@ end
                 if s_Ended == 0 then
                   s_Last = 0
                 end
-                do
-                  local max2 = 64
-                  local x2 = 4 * l_Tokens
-                  if x2 > max2 then max2 = x2 end
-                  local times2 = max2 < 1024 and max2 or 1024
-                  if s_Ended < times2 then
-                    s_Ended = s_Ended + 1
-                  else
-                    s_Held = s_Held - (s_Held - s_Held % times2) / times2
-                    s_Ended = times2
-                  end
-                end
-                local max2 = 0
-                local x2 = s_Now - op_Lease_Begin
+                local max2 = 64
+                local x2 = 4 * l_Tokens
                 if x2 > max2 then max2 = x2 end
-                local time2 = max2 < 4294967296 and max2 or 4294967296
-                local x3 = 8 * (s_Held + l_Guess)
+                local times2 = max2 < 1024 and max2 or 1024
+                if s_Ended > times2 then
+                  local x3 = s_Held * times2
+                  s_Held, s_Ended = (x3 - x3 % s_Ended) / s_Ended, times2
+                end
+                if s_Ended < times2 then
+                  s_Ended = s_Ended + 1
+                else
+                  s_Held = s_Held - (s_Held - s_Held % times2) / times2
+                end
+                local max3 = 0
+                local x3 = s_Now - op_Lease_Begin
+                if x3 > max3 then max3 = x3 end
+                local time2 = max3 < 4294967296 and max3 or 4294967296
+                local x4 = 8 * (s_Held + l_Guess)
                 local y = (s_Ended < 64 and s_Ended or 64) + 1
-                local max3 = 8
-                local x4 = (x3 - x3 % y) / y
-                if x4 > max3 then max3 = x4 end
-                if s_Last > max3 then max3 = s_Last end
-                s_Held = s_Held + (time2 < max3 and time2 or max3)
+                local max4 = 8
+                local x5 = (x4 - x4 % y) / y
+                if x5 > max4 then max4 = x5 end
+                if s_Last > max4 then max4 = s_Last end
+                s_Held = s_Held + (time2 < max4 and time2 or max4)
                 s_Last = time2
               end
             end
@@ -9674,30 +9675,32 @@ end
                   if x2.State_Ended == 0 then
                     x2.State_Last = 0
                   end
-                  do
-                    local max2 = 64
-                    local x3 = 4 * x2.Limits_Tokens
-                    if x3 > max2 then max2 = x3 end
-                    local times2 = max2 < 1024 and max2 or 1024
-                    if x2.State_Ended < times2 then
-                      x2.State_Ended = x2.State_Ended + 1
-                    else
-                      local x4 = x2.State_Held
-                      x2.State_Held = x2.State_Held - (x4 - x4 % times2) / times2
-                      x2.State_Ended = times2
-                    end
-                  end
-                  local max2 = 0
-                  local x3 = x2.State_Now - op_Lease_Begin
+                  local max2 = 64
+                  local x3 = 4 * x2.Limits_Tokens
                   if x3 > max2 then max2 = x3 end
-                  local time2 = max2 < 4294967296 and max2 or 4294967296
-                  local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
+                  local times2 = max2 < 1024 and max2 or 1024
+                  if x2.State_Ended > times2 then
+                    local x4 = x2.State_Held * times2
+                    local y = x2.State_Ended
+                    x2.State_Held, x2.State_Ended = (x4 - x4 % y) / y, times2
+                  end
+                  if x2.State_Ended < times2 then
+                    x2.State_Ended = x2.State_Ended + 1
+                  else
+                    local x4 = x2.State_Held
+                    x2.State_Held = x2.State_Held - (x4 - x4 % times2) / times2
+                  end
+                  local max3 = 0
+                  local x4 = x2.State_Now - op_Lease_Begin
+                  if x4 > max3 then max3 = x4 end
+                  local time2 = max3 < 4294967296 and max3 or 4294967296
+                  local x5 = 8 * (x2.State_Held + x2.Limits_Guess)
                   local y = (x2.State_Ended < 64 and x2.State_Ended or 64) + 1
-                  local max3 = 8
-                  local x5 = (x4 - x4 % y) / y
-                  if x5 > max3 then max3 = x5 end
-                  if x2.State_Last > max3 then max3 = x2.State_Last end
-                  x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
+                  local max4 = 8
+                  local x6 = (x5 - x5 % y) / y
+                  if x6 > max4 then max4 = x6 end
+                  if x2.State_Last > max4 then max4 = x2.State_Last end
+                  x2.State_Held = x2.State_Held + (time2 < max4 and time2 or max4)
                   x2.State_Last = time2
                 end
               end
