@@ -333,7 +333,7 @@ func (l *Limits) lapse(s *State, op *Op, a *Answer) int64 {
 		if w.room(s, line.Left, cost, s.Now) >= s.Now+10*minute {
 			return Never
 		}
-		if line.Promised < cost && (line.Saved > 512 || s.due()) {
+		if line.Promised < cost && (line.overestimated() || s.due()) {
 			wait = min(wait, max(0, s.Slot-s.Now)+l.uses(s, line))
 		}
 	}

@@ -11,6 +11,9 @@ func (line *Line) weight(cost, number int64) int64 {
 	return (cost*line.expected() + fraction - number*2531%fraction) / 4096
 }
 
+// overestimated reports whether operations take less than seven eighths of their estimates.
+func (line *Line) overestimated() bool { return line.Saved > 512 }
+
 // usual returns the average estimate of the last operations.
 func (line *Line) usual(s *State) int64 { return line.Estimated / max(1, min(s.Ended, most)) }
 

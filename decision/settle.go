@@ -3,7 +3,7 @@ package decision
 const (
 	mostOver = 16      // times its estimate that an operation counts at most
 	few      = 4       // operations after which estimates count as measured
-	most     = 64      // operations in an average; a new one then takes the place of the average one
+	most     = 64      // operations in an average, of durations more if there are many tokens; a new one then takes the place of the average one
 	longest  = 1 << 32 // ms that one of them counts at most
 )
 

@@ -277,7 +277,7 @@ func (x *Shared) forget() {
 	}
 }
 
-// lapse is Limits.lapse for a newcomer that only the operations booked in this grain delay.
+// lapse is Limits.lapse for a newcomer that only booked operations delay: those due in this grain wait for tokens.
 func (x *Shared) lapse(op *Op, a *Answer) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	wait := int64(Never)
@@ -291,7 +291,7 @@ func (x *Shared) lapse(op *Op, a *Answer) int64 {
 		if w.room(s, line.Left, cost, s.Now) >= s.Now+10*minute {
 			return Never
 		}
-		if line.Left-x.expects(c.Booked, int64(i)) < cost && (line.Saved > 512 || c.Booked <= c.at(c.Head)) {
+		if line.Left-x.expects(c.Booked, int64(i)) < cost && (line.overestimated() || c.Booked <= c.at(c.Head)) {
 			wait = min(wait, max(0, min(booked, s.Slot-s.Now))+l.uses(s, line))
 		}
 	}
