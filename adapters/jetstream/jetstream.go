@@ -284,7 +284,7 @@ func keep(msg jetstream.Msg, ackWait time.Duration) (stop func()) {
 }
 
 // notes are the notes of postponed messages, in a stream of their own. A message whose note is lost is a new message: it loses
-// its place and its failures so far. Nothing waits for notes.
+// its place and its failures so far. A message that is delivered again waits until the server tells its note, or that there is none.
 type notes struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
