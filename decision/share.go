@@ -31,7 +31,7 @@ func (c *Calendar) lately(at int64) int64 { return c.Classes.At(at) + c.Classes.
 func (x *Shared) weigh(f *Flow) {
 	c := &x.State.Calendars[0]
 	if f.Minute > c.Minute { // grains are longer now
-		f.Fair, f.FairUrgent, f.Last = 0, 0, 0
+		f.Fair, f.FairUrgent, f.Last = (c.Head-1)*tick, 0, 0
 	}
 	if f.Weight > 0 && f.Minute == c.Minute {
 		c.Weight -= f.Weight
@@ -162,29 +162,36 @@ func (x *Shared) step(all int64) int64 {
 // shares sets fair. An entity that begins to wait has its turn after all others have had one, as in weighted fair queueing (Demers,
 // Keshav and Shenker, Analysis and Simulation of a Fair Queueing Algorithm, 1989). Its urgent operations do not wait for that.
 func (x *Shared) shares(f *Flow, op *Op) {
-	ahead, from := f.Units+f.Later, f.Fair
-	if op.Urgent {
-		ahead, from = f.Urgent, f.FairUrgent
-	}
 	grain := x.State.Calendars[0].Head + 1
 	if x.here {
 		grain--
 	}
 	turn := x.later(max(grain, x.Limits.grain(x.State.Closed))*tick, 0)
-	if from < turn {
-		from = turn
-		if f.Units+f.Later == 0 && !op.Urgent {
-			ahead = x.part
-		}
-	}
-	if op.back() && !op.Urgent { // displaced: behind the entity's last ticket, and a little more, because others may still begin to wait
+	if x.Limits.FirstCome == 1 {
+		x.fair = Never
+	} else if op.Urgent {
+		x.fair = x.later(max(f.FairUrgent, turn), x.until(f.Urgent))
+	} else if op.back() { // displaced: behind the entity's last ticket, and a little more, because others may still begin to wait
+		from := max(f.Fair, turn)
 		last := max(f.Last, from)
 		step := x.step(x.waiting(x.served(Never, last-from)))
 		x.fair = x.later(last, step+step/6)
 	} else {
-		x.fair = x.later(from, x.until(ahead))
+		x.fair = x.later(max(f.Fair, turn-x.late(f)), x.until(f.Units+f.Later))
+		if f.Fair < turn {
+			x.fair = max(x.fair, x.later(turn, x.until(x.part)))
+		}
 	}
-	if x.Limits.FirstCome == 1 {
-		x.fair = Never
+}
+
+// late returns three quarters of the time, in ticks, by which the entity was served later than its share because operations of others were
+// due in the same interval. That happens often if a grain has several intervals. It counts as long as the entity's tickets wait and its
+// other limits let its share through. Without it an entity that sends a little less than its share loses a part of it again and again, and
+// its messages wait for minutes. With all of that time every entity would be late in the end, and none would go before another.
+func (x *Shared) late(f *Flow) int64 {
+	l := x.Limits
+	if x.short || l.Windows[l.Shortest].Interval == l.Grain || f.Weight < x.weight {
+		return 0
 	}
+	return max(0, (x.State.Calendars[0].Head-1)*tick-f.Fair) / 4 * 3
 }

@@ -261,7 +261,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 	x.Limits.take(s, op)
 	step := x.step(x.waits())
 	from, to := (c.Head-1)*tick, x.later((c.Head+1)*tick, 2*step) // a surplus counts as two operations at most
-	f.Fair = min(x.later(max(f.Fair, from), step), to)
+	f.Fair = min(x.later(max(f.Fair, from-x.late(f)), step), to)
 	if op.Urgent {
 		f.FairUrgent = min(x.later(max(f.FairUrgent, from), step), to)
 	}
@@ -494,6 +494,9 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 	}
 	if n == x.gathered { // the grains before it have no room any more
 		c.Front = max(c.Front, n)
+	}
+	if !op.back() && f.Units+f.Later == 0 { // the entity begins to wait: nothing before is late
+		f.Fair = max(f.Fair, (c.Head-1)*tick)
 	}
 	if x.fair > 0 && !op.Urgent {
 		last := x.fair

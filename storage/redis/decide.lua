@@ -2540,7 +2540,7 @@ end
 function Shared_weigh(x, f)
   local c2 = x.State_Calendars[0]
   if f.Minute > c2.Minute then
-    f.Fair, f.FairUrgent, f.Last = 0, 0, 0
+    f.Fair, f.FairUrgent, f.Last = (c2.Head - 1) * 524288, 0, 0
   end
   if f.Weight > 0 and f.Minute == c2.Minute then
     c2.Weight = c2.Weight - f.Weight
@@ -3827,11 +3827,6 @@ function Shared_until(x, part)
   return until2
 end
 function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
-  local ahead = f.Units + f.Later
-  local from2 = f.Fair
-  if op_Urgent then
-    ahead, from2 = f.Urgent, f.FairUrgent
-  end
   local grain = x.State_Calendars[0].Head + 1
   if x.here then
     grain = grain - 1
@@ -3847,13 +3842,16 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
   if x3 > max3 then max3 = x3 end
   later2 = Shared_later(x, max3 * 524288, 0)
   local turn = later2
-  if from2 < turn then
-    from2 = turn
-    if f.Units + f.Later == 0 and not op_Urgent then
-      ahead = x.part
-    end
-  end
-  if op_Ticket_Slot > 0 and op_Kind ~= 0 and not op_Urgent then
+  if x.Limits_FirstCome == 1 then
+    x.fair = 9007199254740991
+  elseif op_Urgent then
+    local later3 = 0
+    local until2 = 0
+    until2 = Shared_until(x, f.Urgent)
+    later3 = Shared_later(x, f.FairUrgent > turn and f.FairUrgent or turn, until2)
+    x.fair = later3
+  elseif op_Ticket_Slot > 0 and op_Kind ~= 0 then
+    local from2 = f.Fair > turn and f.Fair or turn
     local last2 = f.Last > from2 and f.Last or from2
     local step = 0
     do
@@ -3927,13 +3925,31 @@ function Shared_shares(x, f, op_Kind, op_Ticket_Slot, op_Urgent)
     x.fair = later3
   else
     local later3 = 0
+    local late = 0
+    do
+      if x.short or x.Limits_Windows[x.Limits_Shortest].Interval == x.Limits_Grain or f.Weight < x.weight then
+        late = 0
+      else
+        local max4 = 0
+        local x4 = (x.State_Calendars[0].Head - 1) * 524288 - f.Fair
+        if x4 > max4 then max4 = x4 end
+        late = (max4 - max4 % 4) / 4 * 3
+      end
+    end
+    local max4 = f.Fair
+    local x4 = turn - late
+    if x4 > max4 then max4 = x4 end
     local until2 = 0
-    until2 = Shared_until(x, ahead)
-    later3 = Shared_later(x, from2, until2)
+    until2 = Shared_until(x, f.Units + f.Later)
+    later3 = Shared_later(x, max4, until2)
     x.fair = later3
-  end
-  if x.Limits_FirstCome == 1 then
-    x.fair = 9007199254740991
+    if f.Fair < turn then
+      local later4 = 0
+      local until3 = 0
+      until3 = Shared_until(x, x.part)
+      later4 = Shared_later(x, turn, until3)
+      if later4 > x.fair then x.fair = later4 end
+    end
   end
 end
 function Shared_place(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Again, op_Urgent, t, another)
@@ -4497,6 +4513,10 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   end
   if n2 == x.gathered then
     if n2 > c2.Front then c2.Front = n2 end
+  end
+  if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and f.Units + f.Later == 0 then
+    local x3 = (c2.Head - 1) * 524288
+    if x3 > f.Fair then f.Fair = x3 end
   end
   if x.fair > 0 and not op_Urgent then
     local last2 = x.fair
@@ -7751,7 +7771,21 @@ end
                   later2 = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step2)
                   local to2 = later2
                   local later3 = 0
-                  later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step2)
+                  local late = 0
+                  do
+                    if x2.short or x2.Limits_Windows[x2.Limits_Shortest].Interval == x2.Limits_Grain or f.Weight < x2.weight then
+                      late = 0
+                    else
+                      local max2 = 0
+                      local x3 = (x2.State_Calendars[0].Head - 1) * 524288 - f.Fair
+                      if x3 > max2 then max2 = x3 end
+                      late = (max2 - max2 % 4) / 4 * 3
+                    end
+                  end
+                  local max2 = f.Fair
+                  local x3 = from2 - late
+                  if x3 > max2 then max2 = x3 end
+                  later3 = Shared_later(x2, max2, step2)
                   f.Fair = later3 < to2 and later3 or to2
                   if op_Urgent then
                     local later4 = 0
