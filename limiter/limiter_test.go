@@ -350,28 +350,6 @@ func TestLeavers(t *testing.T) {
 	})
 }
 
-// BenchmarkLeaving has 50,000 waiting calls leave at once. Its time is that of one.
-func BenchmarkLeaving(b *testing.B) {
-	const calls = 50_000
-	for range b.N {
-		b.StopTimer()
-		l, err := limiter.New(limiter.Options{Limit: 1})
-		must(b, err)
-		must(b, l.ConsumeNow(b.Context(), 1e9))
-		ctx, cancel := context.WithCancel(b.Context())
-		var begun, wg sync.WaitGroup
-		begun.Add(calls)
-		for range calls {
-			wg.Go(func() { begun.Done(); _, _ = l.Consume(ctx, 1) })
-		}
-		begun.Wait()
-		b.StartTimer()
-		cancel()
-		wg.Wait()
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*calls), "ns/op")
-}
-
 // TestTie lets the timeout of the first caller pass when its turn comes: the next one has the turn at once.
 func TestTie(t *testing.T) {
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {

@@ -88,32 +88,3 @@ func TestLeasesOfNobody(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkLeases shows that a call costs the same however many leases are out: renewed ones, whose end the caller does
-// not know, and leases that nobody has.
-func BenchmarkLeases(b *testing.B) {
-	for _, c := range []struct {
-		name string
-		out  int64
-	}{{"out=1", 1}, {"out=100", 100}, {"out=10000", 10_000}, {"out=100000", 100_000}} {
-		b.Run(c.name, func(b *testing.B) {
-			leases := &storage.Leases{}
-			for i := range c.out {
-				leases.Hold(i+1, 1_000_000_000+i%977)
-			}
-			rnd := rand.New(rand.NewPCG(1, 1))
-			stale := decision.Lease{}
-			b.ReportAllocs()
-			for b.Loop() {
-				stale.ID = rnd.Int64N(c.out) + 1
-				if !leases.Release(stale.ID, stale.End, 0) {
-					b.Fatal("a lease that is out is not found")
-				}
-				leases.Hold(stale.ID, 1_000_000_000+rnd.Int64N(977))
-				if leases.Release(-1, 0, 0) || leases.Out(0) != c.out {
-					b.Fatal("a lease of nobody is found")
-				}
-			}
-		})
-	}
-}

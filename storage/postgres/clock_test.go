@@ -128,7 +128,7 @@ func TestShortLease(t *testing.T) {
 	l.Tokens, l.Lease = 1, 500
 	clock.stand(0)
 	for range 3 {
-		pair(t, s, l)
+		do(t, s, "shop", l, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: do(t, s, "shop", l, one).Lease})
 	}
 	clock.stand(900 * time.Millisecond) // the storage's clock is behind now
 	a, b := do(t, s, "shop", l, one), do(t, s, "shop", l, one)

@@ -37,7 +37,7 @@ func TestStateOfAnEarlierVersion(t *testing.T) {
 		getDelay(t, old, "shop", l)
 		var lease decision.Lease
 		for range leases {
-			lease = admit(t, old, l)
+			lease = do(t, old, "shop", l, one).Lease
 		}
 		asFormat(t, pool, o.Schema, "shop", -1)
 		entries := 0
