@@ -1,4 +1,4 @@
-// Package cleanup holds a shell script and a list of commands, and here the tests of both on a real broker.
+// Package cleanup holds a shell script, and here its test on a real broker.
 package cleanup
 
 import (
@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/wheel"
 )
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
@@ -23,10 +24,22 @@ func TestScript(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRabbitMQ(t)
 	ch := servers.Channel(t, server.URL())
-	const waits, idle = "orders.drip.due.v1.250ms.01", "orders.drip.due.v1few.24s.00"
-	servers.Declare(t, ch, "quorum", append([]string{"orders", waits, dead, idle}, others...)...)
+	const waits, dead = "orders.drip.due.v1.250ms.01", "orders.drip.dead"
+	var idle []string // a queue of each ring, of DelayQueues and of a Consumer in turn
+	for _, layout := range wheel.Layouts {
+		for ring := range layout.Rings {
+			idle = append(idle, "orders.drip."+[]string{"", "due."}[ring%2]+layout.Queue(ring, 0))
+		}
+	}
+	servers.Declare(t, ch, "quorum", slices.Concat([]string{"orders", waits, dead}, idle, others)...)
 	for _, name := range []string{"orders", waits, dead} {
-		publish(t, ch, name, "x")
+		servers.Publish(t, ch, name, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("x")})
+	}
+	ctl := func(list string, columns ...string) []string {
+		t.Helper()
+		out, err := server.Ctl(t.Context(), append([]string{list, "--no-table-headers"}, columns...)...)
+		ok(t, err)
+		return lines(out)
 	}
 	script := func(args ...string) (string, error) {
 		out, err := server.Command(t.Context(), "./cleanup.sh", args...).CombinedOutput()
@@ -42,7 +55,7 @@ func TestScript(t *testing.T) {
 	}
 	shown := func(want ...string) {
 		t.Helper()
-		awaitLines(t, func() string { return must("show", "orders") }, want)
+		await(t, func() []string { return lines(must("show", "orders")) }, want)
 	}
 	refused := func(why, word string) {
 		t.Helper()
@@ -51,10 +64,19 @@ func TestScript(t *testing.T) {
 		}
 	}
 
-	shown(dead+"\t1", waits+"\t1", idle+"\t0")
+	all := []string{dead + "\t1", waits + "\t1"}
+	for _, name := range idle {
+		all = append(all, name+"\t0")
+	}
+	shown(all...)
 	must("limit", "orders", "14", "100000")
-	if got, want := policies(t, server), []string{dead}; !slices.Equal(got, want) {
-		t.Errorf("the policy is that of %q, want %q", got, want)
+	if got := strings.Join(ctl("list_policies"), "\n"); !strings.Contains(got, `"message-ttl":1209600000`) || !strings.Contains(got, `"max-length":100000`) {
+		t.Errorf("the policies are %s", got)
+	}
+	for _, line := range ctl("list_queues", "name", "policy") {
+		if name, policy, _ := strings.Cut(line, "\t"); (policy != "") != (name == dead) {
+			t.Errorf("the policy of %s is %q", name, policy)
+		}
 	}
 
 	consumes := servers.Channel(t, server.URL())
@@ -63,10 +85,8 @@ func TestScript(t *testing.T) {
 	}
 	refused("there are consumers:\norders\t1\n", "tidy")
 	ok(t, consumes.Close())
-	awaitLines(t, func() string {
-		out, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "consumers")
-		ok(t, err)
-		return strings.Trim(out, "0\n")
+	await(t, func() []string {
+		return slices.DeleteFunc(ctl("list_queues", "consumers"), func(n string) bool { return n == "0" })
 	}, nil)
 
 	// A broker that was started just now says 0 of all quorum queues.
@@ -83,38 +103,12 @@ func TestScript(t *testing.T) {
 		}
 	}
 	must("remove", "orders")
-	if got, want := queues(t, server, "/"), sorted(append(others, "orders")); !slices.Equal(got, want) {
+	if got, want := ctl("list_queues", "name"), sorted(append(others, "orders")); !slices.Equal(got, want) {
 		t.Errorf("after remove there are %q, want %q", got, want)
 	}
 	if out, err := script("explode", "orders"); err == nil || !strings.Contains(out, "cleanup.sh tidy orders") || strings.Contains(out, "set -eu") {
 		t.Errorf("an unknown word = %v, %s", err, out)
 	}
-}
-
-func publish(t *testing.T, ch *amqp.Channel, queue, body string) {
-	t.Helper()
-	servers.Publish(t, ch, queue, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
-}
-
-// queues are the names of all queues there are, in order.
-func queues(t *testing.T, server *servers.RabbitMQ, vhost string) []string {
-	t.Helper()
-	out, err := server.Ctl(t.Context(), "list_queues", "--vhost", vhost, "--no-table-headers", "name")
-	ok(t, err)
-	return lines(out)
-}
-
-// policies are the names of all queues that a policy applies to.
-func policies(t *testing.T, server *servers.RabbitMQ) (names []string) {
-	t.Helper()
-	out, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "name", "policy")
-	ok(t, err)
-	for _, line := range lines(out) {
-		if name, policy, _ := strings.Cut(line, "\t"); policy != "" {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
@@ -124,12 +118,12 @@ func lines(text string) []string {
 	return sorted(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }))
 }
 
-// awaitLines calls f until its lines are the wanted ones. The broker's data about queues is some seconds old.
-func awaitLines(t *testing.T, f func() string, want []string) {
+// await calls f until it returns the wanted lines. The broker's data about queues is some seconds old.
+func await(t *testing.T, f func() []string, want []string) {
 	t.Helper()
 	var got []string
 	for deadline := time.Now().Add(5 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Second) {
-		if got = lines(f()); slices.Equal(got, sorted(want)) {
+		if got = f(); slices.Equal(got, sorted(want)) {
 			return
 		}
 	}

@@ -28,18 +28,12 @@ type RabbitMQ struct {
 	group string // the name that its cluster gives itself; a single node is a cluster of one
 	ctl   string // the path of rabbitmqctl
 	env   []string
-
-	management int // the port of its management plugin; 0 if that is off
 }
 
 // StartRabbitMQ starts a node and returns when a queue can be declared in it, after about 5 seconds. Env are environment
 // variables of its own, as in RABBITMQ_FEATURE_FLAGS=quorum_queue.
 func StartRabbitMQ(ctx context.Context, env ...string) (*RabbitMQ, error) {
-	return startOneRabbitMQ(ctx, false, env...)
-}
-
-func startOneRabbitMQ(ctx context.Context, managed bool, env ...string) (*RabbitMQ, error) {
-	nodes, err := again(func() (rabbitMQCluster, error) { return startRabbitMQs(ctx, 1, managed, env...) })
+	nodes, err := again(func() (rabbitMQCluster, error) { return startRabbitMQs(ctx, 1, env...) })
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +42,7 @@ func startOneRabbitMQ(ctx context.Context, managed bool, env ...string) (*Rabbit
 
 // startRabbitMQs starts n nodes and returns when every one is ready and sees all others. After all were killed, a node
 // that is started again may wait for the others, as RabbitMQ always does.
-func startRabbitMQs(ctx context.Context, n int, managed bool, env ...string) (_ rabbitMQCluster, err error) {
+func startRabbitMQs(ctx context.Context, n int, env ...string) (_ rabbitMQCluster, err error) {
 	// The script in PATH may be a wrapper which switches the user and drops the environment: it comes last.
 	script, err := program("rabbitmq-server",
 		"/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server", "rabbitmq-server")
@@ -74,12 +68,6 @@ func startRabbitMQs(ctx context.Context, n int, managed bool, env ...string) (_ 
 		}
 		r.env = append(r.env, env...)
 		nodes = append(nodes, r)
-		if !managed {
-			continue
-		}
-		if r.management, err = freePort(); err != nil {
-			return nil, err
-		}
 	}
 	cookie := rand.Text()
 	for _, r := range nodes {
@@ -132,13 +120,7 @@ func newRabbitMQ(bin string, names *epmd) (*RabbitMQ, error) {
 	}
 	names.users.Add(1)
 	r.after = names.release
-	r.ready = func(ctx context.Context, _ int) error {
-		if err := r.declare(ctx, port); err != nil || r.management == 0 {
-			return err
-		}
-		_, err := get(ctx, r.ManagementURL()+"/") // it takes no password
-		return err
-	}
+	r.ready = func(ctx context.Context, _ int) error { return r.declare(ctx, port) }
 	r.env = environ(
 		"HOME="+r.dir, // where Erlang looks for the cookie
 		"ERL_CRASH_DUMP="+r.path("erl_crash.dump"),
@@ -180,11 +162,6 @@ func (r *RabbitMQ) configure(first *RabbitMQ, cookie string) error {
 	fmt.Fprintf(&conf, "cluster_name = %s\n", r.group)
 	fmt.Fprintf(&conf, "log.console = true\nlog.file = false\n")
 	fmt.Fprintf(&conf, "disk_free_limit.absolute = 1MB\n") // a nearly full disk would block every publisher
-	plugins := "[].\n"
-	if r.management > 0 {
-		fmt.Fprintf(&conf, "management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", r.management)
-		plugins = "[rabbitmq_management].\n"
-	}
 	if r != first {
 		fmt.Fprintf(&conf, "cluster_formation.peer_discovery_backend = classic_config\n")
 		for i, peer := range []*RabbitMQ{first, r} {
@@ -195,7 +172,7 @@ func (r *RabbitMQ) configure(first *RabbitMQ, cookie string) error {
 		".erlang.cookie":    cookie,
 		"rabbitmq.conf":     conf.String(),
 		"rabbitmq-env.conf": "",
-		"enabled_plugins":   plugins,
+		"enabled_plugins":   "[].\n",
 	} {
 		if err := os.WriteFile(r.path(name), []byte(content), 0o400); err != nil { // Erlang insists on the mode
 			return fmt.Errorf("RabbitMQ: %w", err)
@@ -232,10 +209,6 @@ func (r *RabbitMQ) declare(ctx context.Context, port int) error {
 	_, err = ch.QueueDeclare("", false, true, true, false, nil)
 	return err
 }
-
-// ManagementURL is where the management plugin of OwnManagedRabbitMQ answers, as http://127.0.0.1:15672. User and
-// password are guest.
-func (r *RabbitMQ) ManagementURL() string { return "http://" + address(r.management) }
 
 // Ctl runs rabbitmqctl against the node and returns its standard output.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {

@@ -130,17 +130,11 @@ func OwnRabbitMQ(t TB, env ...string) *RabbitMQ {
 	return own(t, func(ctx context.Context) (*RabbitMQ, error) { return StartRabbitMQ(ctx, env...) })
 }
 
-// OwnManagedRabbitMQ starts a broker with the management plugin for this test alone and stops it when the test is over.
-func OwnManagedRabbitMQ(t TB) *RabbitMQ {
-	t.Helper()
-	return own(t, func(ctx context.Context) (*RabbitMQ, error) { return startOneRabbitMQ(ctx, true) })
-}
-
 // OwnRabbitMQCluster starts a cluster of n nodes for this test alone and stops it when the test is over.
 func OwnRabbitMQCluster(t TB, n int) []*RabbitMQ {
 	t.Helper()
 	return own(t, func(ctx context.Context) (rabbitMQCluster, error) {
-		return again(func() (rabbitMQCluster, error) { return startRabbitMQs(ctx, n, false) })
+		return again(func() (rabbitMQCluster, error) { return startRabbitMQs(ctx, n) })
 	})
 }
 
