@@ -75,11 +75,12 @@ type scope struct {
 	tokens      *tank // nil if it limits no concurrency
 	concurrency int64
 	underWay    int64
+	since       int64 // underWay is as it is, ms since 1970
 }
 
 // newScope makes the tanks, full at a time. Operations take mean milliseconds and cost units each.
 func newScope(l limit, mean, cost float64, at int64) *scope {
-	s := &scope{concurrency: l.concurrency}
+	s := &scope{concurrency: l.concurrency, since: at}
 	for _, w := range l.windows {
 		s.windows = append(s.windows, tankOf(w, at))
 	}
@@ -109,6 +110,7 @@ func (s *scope) begin(ms int64, costs bill) bool {
 		t.use.used += float64(c.actual)
 		within = within && (t.left >= 0 || cost == 0)
 	}
+	s.busy(ms)
 	s.underWay++
 	return within && (s.concurrency == 0 || s.underWay <= s.concurrency)
 }
@@ -119,7 +121,16 @@ func (s *scope) end(ms int64, costs bill) {
 		t.refresh(ms)
 		t.left -= float64(max(0, c.actual-c.estimate))
 	}
+	s.busy(ms)
 	s.underWay--
+}
+
+// busy counts the use of the tokens, up to a time.
+func (s *scope) busy(ms int64) {
+	if s.tokens != nil {
+		s.tokens.use.used += s.tokens.rate * float64(ms-s.since) * float64(s.underWay) / float64(s.concurrency)
+	}
+	s.since = ms
 }
 
 // sharedLimitOf reads a limit of Options.Shared. One without a size has no windows, one without tokens any number.
@@ -149,8 +160,8 @@ type flow struct {
 	backlog float64 // calls that wait
 	given   float64 // by fill
 
-	all       []*sharedMessage
-	messages  []*sharedMessage // for the optimum: those that wait, of which some calls were served
+	all       []*message
+	messages  []*message // for the optimum: those that wait, of which some calls were served
 	fulfilled float64
 }
 
@@ -252,7 +263,7 @@ func (r *sharedRun) stepLength() (int64, error) {
 }
 
 func newFluid(r *sharedRun) *fluid {
-	n := len(r.scenario.Entities)
+	n := len(r.names)
 	f := &fluid{first: slices.Repeat([]float64{math.Inf(1)}, n), done: make([]float64, n)}
 	var tanks []*tank
 	for _, s := range r.scopes {
@@ -303,7 +314,9 @@ func newFluid(r *sharedRun) *fluid {
 				w.messages = w.messages[1:]
 				w.fulfilled -= m.calls
 				left--
-				m.started = max(r.begin+m.At.Milliseconds(), r.begin+ms)
+				m.started = max(m.arrival, r.begin+ms)
+				m.ended = m.started + m.operation
+				r.lastEnd = max(r.lastEnd, m.ended)
 				if m.Watched {
 					f.watched = append(f.watched, max(0, at-m.At.Seconds()))
 				}

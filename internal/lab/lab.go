@@ -131,12 +131,7 @@ func Run(s Scenario, seed uint64, policies ...Policy) (Report, error) {
 		policies = []Policy{Admit, Classic, RetryAfter}
 	}
 	messages := s.messages(seed)
-	longest, took := int64(0), 0.0
-	for i := range messages {
-		held := messages[i].travel + messages[i].operation
-		longest, took = max(longest, held), took+float64(held)
-	}
-	if err := checkLeases(&s.Options, longest, took); err != nil {
+	if err := checkLeases(&s.Options, messages); err != nil {
 		return Report{}, fmt.Errorf("simulate: %s: %w", s.Name, err)
 	}
 	best := newRun(&s, messages, seed)
@@ -151,17 +146,28 @@ func Run(s Scenario, seed uint64, policies ...Policy) (Report, error) {
 		if err := r.play(p); err != nil {
 			return Report{}, fmt.Errorf("simulate: %s, %s: %w", s.Name, p.Name, err)
 		}
-		report.Results = append(report.Results, r.result(p.Name, binding))
+		report.Results = append(report.Results, r.result(p.Name, r.utilisation(binding.window)))
 	}
-	report.Results = append(report.Results, best.result("optimum", binding))
+	report.Results = append(report.Results, best.result("optimum", best.utilisation(binding.window)))
 	return report, nil
 }
 
-func (s *Scenario) setDefaults() error {
+// setCommon sets the defaults of fields that a SharedScenario has, too.
+func (s *Scenario) setCommon() error {
 	if s.Begin.IsZero() {
 		s.Begin = Begin
 	}
-	if err := checkAligned(&s.Options); err != nil {
+	if s.Providers == nil {
+		s.Providers = func() []Provider { return nil }
+	}
+	if s.Context == nil {
+		s.Context = context.Background()
+	}
+	return checkAligned(&s.Options)
+}
+
+func (s *Scenario) setDefaults() error {
+	if err := s.setCommon(); err != nil {
 		return err
 	}
 	if s.Arrivals == nil || s.Operation == nil {
@@ -195,9 +201,6 @@ func (s *Scenario) setDefaults() error {
 			return fmt.Errorf("%s have a size, rate, interval or concurrency below 1", field)
 		}
 	}
-	if s.Providers == nil {
-		s.Providers = func() []Provider { return nil }
-	}
 	if s.Costs == nil {
 		s.Costs = FixedCost(1)
 	}
@@ -205,9 +208,6 @@ func (s *Scenario) setDefaults() error {
 		s.Late = Fixed(0)
 	}
 	s.Redelivery = cmp.Or(s.Redelivery, 10*time.Second)
-	if s.Context == nil {
-		s.Context = context.Background()
-	}
 	s.Entities = max(1, s.Entities)
 	return nil
 }

@@ -162,13 +162,16 @@ func (b bill) units() (estimate, actual drip.Costs) {
 // message is a message and its outcome in one run. It is drawn before the run, so that every policy has the same
 // messages. Times are milliseconds since 1970.
 type message struct {
-	entity            int
+	SharedMessage
 	arrival           int64
 	travel, operation int64
 	costs             bill
 	crashes, lost     bool
 	unacknowledged    int  // which of its acknowledgements is lost, counted from 1; 0 for none
 	plain             bool // its consumers ask GetDelay
+
+	flow  *flow   // nil without shared limits
+	calls float64 // of the flow, that it really takes: at least 1
 
 	started, ended  int64 // for the first time; 0 until then
 	acknowledged    int   // how often
@@ -182,7 +185,7 @@ func (s *Scenario) messages(seed uint64) []message {
 		r := rand.New(rand.NewPCG(seed, uint64(entity)))
 		times := s.Arrivals(r)
 		for _, at := range times {
-			m := message{entity: entity, arrival: s.since(at)}
+			m := message{SharedMessage: SharedMessage{At: at, Entity: entity}, arrival: s.since(at)}
 			m.travel = r.Int64N(s.Travel.Milliseconds() + 1)
 			m.operation = max(0, s.Operation(r)).Milliseconds()
 			m.costs = drawBill(s.Costs, s.Units, r)
@@ -202,8 +205,6 @@ func (s *Scenario) messages(seed uint64) []message {
 
 // since is a scenario's time in milliseconds since 1970.
 func (s *Scenario) since(d time.Duration) int64 { return s.Begin.UnixMilli() + d.Milliseconds() }
-
-func (s *SharedScenario) since(d time.Duration) int64 { return s.Begin.UnixMilli() + d.Milliseconds() }
 
 // full is a time at which an entity was empty so long before a scenario begins that it is full by then.
 func full(begin time.Time) time.Time { return time.UnixMilli(begin.UnixMilli() - Begin.UnixMilli()) }

@@ -61,9 +61,13 @@ func (e *events) renew(l renewer, entity string, lease *drip.Lease, now, end int
 
 const mostRenewals = 20_000_000
 
-// checkLeases returns an error if the longest operation outlives its lease, or if operations of so many milliseconds together
-// take too many renewals.
-func checkLeases(o *drip.Options, longest int64, took float64) error {
+// checkLeases returns an error if an operation outlives its lease, or if all of them take too many renewals.
+func checkLeases(o *drip.Options, messages []message) error {
+	longest, took := int64(0), 0.0
+	for i := range messages {
+		held := messages[i].travel + messages[i].operation
+		longest, took = max(longest, held), took+float64(held)
+	}
 	lease := cmp.Or(o.Lease, time.Minute)
 	most := cmp.Or(o.MaxLease, max(time.Hour, lease))
 	if longest >= max(1, most.Milliseconds()) {

@@ -74,13 +74,13 @@ type Redeliveries struct {
 // Wait of a message.
 type Wait struct{ Mean, P99, Max time.Duration }
 
-func (r *run) result(policy string, binding binding) Result {
+func (r *run) result(policy string, utilisation float64) Result {
 	res := Result{
 		Policy:      policy,
 		Messages:    len(r.messages),
 		Lost:        r.lost,
 		GaveUp:      r.gaveUp,
-		Utilisation: r.utilisation(binding.window),
+		Utilisation: utilisation,
 		Overtaken:   r.overtaken(),
 		OverLimit:   r.overLimit,
 	}
@@ -188,7 +188,7 @@ func (r *run) overtaken() (n int) {
 	for i := range r.messages {
 		m := &r.messages[i]
 		if m.started > 0 || !m.lost {
-			byEntity[m.entity] = append(byEntity[m.entity], m)
+			byEntity[m.Entity] = append(byEntity[m.Entity], m)
 		}
 	}
 	interval := r.eras[0].windows[0].interval

@@ -27,7 +27,7 @@ var errLong = errors.New("its messages take more than 20 years at best")
 type run struct {
 	scenario  *Scenario
 	eras      []era
-	messages  []message
+	messages  []message    // in order of arrival
 	names     []string     // of the entities
 	providers [][]Provider // of each entity
 	limiter   Limiter
@@ -37,7 +37,15 @@ type run struct {
 	now       int64 // ms since 1970
 	hands     hands
 	err       error
-	gaveUp    int // after so many events
+	most      int             // events
+	gaveUp    int             // after so many events
+	answers   []time.Duration // the delays, in order
+
+	// Only of a sharedRun:
+	copies float64                       // the share of postponements whose message comes back twice
+	spread int64                         // the time in which messages are delivered after an outage, ms
+	begins func(d *delivery) (over bool) // counts an operation that starts; nil if nothing does
+	ends   func(d *delivery)             // the same for its end
 
 	lost, overLimit    int
 	used               map[string]int64 // what operations have really cost, by unit
@@ -51,6 +59,7 @@ type delivery struct {
 	carried drip.Ticket // in the message: the broker delivers it again after a failure
 	ticket  drip.Ticket // the newest: another one only while a consumer holds the message
 	back    bool        // it was postponed before
+	isCopy  bool        // it is the second one of a postponement
 	held
 }
 
@@ -62,6 +71,7 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 		rnd:      rand.New(rand.NewPCG(seed, 1<<63)), // no entity has this one
 		hands:    newHands(s.Hold, s.Seats, s.Processes),
 		used:     map[string]int64{},
+		most:     mostEvents(len(messages)),
 	}
 	for n := range s.Entities {
 		r.names = append(r.names, fmt.Sprintf("entity-%03d", n))
@@ -95,12 +105,21 @@ func (r *run) play(p Policy) error {
 		return err
 	}
 	r.limiter, r.tickets = limiter, p.Tickets
-	for i := range r.messages {
-		m := &r.messages[i]
-		r.events.add(m.arrival, func() { r.deliver(&delivery{message: m}) })
-	}
+	r.arrive()
 	r.happen()
 	return r.err
+}
+
+func (r *run) arrive() {
+	for i := range r.messages {
+		m := &r.messages[i]
+		r.events.add(m.arrival, func() {
+			if m.flow != nil {
+				m.flow.backlog += m.calls
+			}
+			r.deliver(&delivery{message: m})
+		})
+	}
 }
 
 // throttle closes all entities.
@@ -119,7 +138,7 @@ func (r *run) playOptimum() {
 	for i := range r.messages {
 		m := &r.messages[i]
 		m.crashes, m.lost, m.unacknowledged = false, false, 0
-		entities[m.entity] = append(entities[m.entity], m)
+		entities[m.Entity] = append(entities[m.Entity], m)
 	}
 	for _, messages := range entities {
 		starts := optimum(messages, r.eras, r.scenario.closed())
@@ -151,8 +170,7 @@ func (nothing) Admit(string, drip.Request) (drip.Admission, error)   { return dr
 func (nothing) Settle(string, drip.Admission, int, drip.Costs) error { return nil }
 
 func (r *run) happen() {
-	most := mostEvents(len(r.messages))
-	for n := 0; n < most+r.events.renewals; n++ {
+	for n := 0; n < r.most+r.events.renewals; n++ {
 		e, ok := r.events.next()
 		if !ok || r.err != nil {
 			return
@@ -164,7 +182,7 @@ func (r *run) happen() {
 		e.do()
 	}
 	if len(r.events.heap) > 0 {
-		r.gaveUp = most
+		r.gaveUp = r.most
 	}
 }
 
@@ -174,10 +192,13 @@ func (r *run) after(ms int64, do func()) { r.events.add(r.now+ms, do) }
 // deliver gives a message to the next consumer.
 func (r *run) deliver(d *delivery) {
 	if end, out := r.outage(); out {
+		if r.spread > 0 {
+			end += r.rnd.Int64N(r.spread)
+		}
 		r.events.add(end, func() { r.deliver(d) })
 		return
 	}
-	r.hands.give(&d.held, d.message.entity, func() { r.askHeld(d) })
+	r.hands.give(&d.held, d.Entity, func() { r.askHeld(d) })
 	r.ask(d)
 }
 
@@ -186,11 +207,14 @@ func (r *run) ask(d *delivery) {
 	var err error
 	limiter, plain := r.limiter.(others)
 	if plain = plain && d.plain; plain {
-		a.Delay, err = limiter.GetDelay(r.names[d.entity])
+		a.Delay, err = limiter.GetDelay(r.names[d.Entity])
 	} else {
 		costs, _ := d.costs.units()
-		a, err = r.limiter.Admit(r.names[d.entity], drip.Request{Cost: d.costs[0].estimate, Costs: costs, Ticket: d.ticket})
+		a, err = r.limiter.Admit(r.names[d.Entity], drip.Request{
+			Cost: d.costs[0].estimate, Costs: costs, Ticket: d.ticket, Within: d.Within, Urgent: d.Urgent,
+		})
 	}
+	r.answers = append(r.answers, a.Delay)
 	switch {
 	case err != nil:
 		r.err = errors.Join(r.err, err)
@@ -211,25 +235,35 @@ func (r *run) askHeld(d *delivery) {
 		r.deliver(d)
 		return
 	}
-	d.heldAsks++
+	if !d.isCopy {
+		d.heldAsks++
+	}
 	r.ask(d)
 }
 
 // postpone sends a message through the broker, with its ticket.
 func (r *run) postpone(d *delivery, a drip.Admission) {
 	r.hands.letGo(&d.held)
-	first := d.trips == 0
-	d.trips++
-	if d.lost && first {
+	if d.lost && d.trips == 0 {
+		d.trips++
 		r.lost++
 		return
 	}
 	if r.scenario.LostTickets > 0 && r.rnd.Float64() < r.scenario.LostTickets {
 		a.Ticket = drip.Ticket{}
 	}
-	copied := &delivery{message: d.message, carried: a.Ticket, ticket: a.Ticket, back: true}
-	late := max(0, r.scenario.Late(r.rnd))
-	r.after((a.Delay + late).Milliseconds(), func() { r.deliver(copied) })
+	again := func(isCopy bool) {
+		next := &delivery{message: d.message, carried: a.Ticket, ticket: a.Ticket, back: true, isCopy: isCopy}
+		late := max(0, r.scenario.Late(r.rnd))
+		r.after((a.Delay + late).Milliseconds(), func() { r.deliver(next) })
+	}
+	again(d.isCopy)
+	if !d.isCopy {
+		d.trips++
+		if r.copies > 0 && r.rnd.Float64() < r.copies {
+			again(true)
+		}
+	}
 	r.acknowledge(d)
 }
 
@@ -248,55 +282,65 @@ func (r *run) redeliver(d *delivery) {
 
 func (r *run) start(d *delivery, a drip.Admission) {
 	r.hands.letGo(&d.held)
-	began := r.now
-	d.started = cmp.Or(d.started, began)
-	r.lastStart = began
+	if !d.isCopy {
+		d.started = cmp.Or(d.started, r.now)
+	}
+	r.lastStart = r.now
 	for _, c := range d.costs {
 		r.used[c.unit] += int64(c.actual)
 	}
 	r.tokenTime += d.travel + d.operation
-	crashes := d.crashes
-	d.crashes = false // the next holder lives
-	if crashes {
-		r.after(d.travel, func() { r.call(d, func() { r.redeliver(d) }) })
+	over := r.begins != nil && r.begins(d)
+	then := func() { r.finish(d, a) }
+	if d.crashes {
+		d.crashes = false // the next holder lives
+		then = func() { r.redeliver(d) }
+	} else if limiter, ok := r.limiter.(renewer); ok && !d.plain {
+		r.events.renew(limiter, r.names[d.Entity], &a.Lease, r.now, r.now+d.travel+d.operation, &r.err)
+	}
+	if r.scenario.Travel == 0 {
+		r.call(d, over, then)
 		return
 	}
-	if limiter, ok := r.limiter.(renewer); ok && !d.plain {
-		r.events.renew(limiter, r.names[d.entity], &a.Lease, r.now, began+d.travel+d.operation, &r.err)
-	}
-	r.after(d.travel, func() { r.call(d, func() { r.finish(d, a) }) })
+	r.after(d.travel, func() { r.call(d, over, then) })
 }
 
-// call is an operation at the provider.
-func (r *run) call(d *delivery, then func()) {
-	began := r.now
-	end, over := beginAll(r.providers[d.entity], began, d.costs)
-	if over {
+// call is an operation at the provider. It may be known to be over a limit.
+func (r *run) call(d *delivery, over bool, then func()) {
+	end, tooMany := beginAll(r.providers[d.Entity], r.now, d.costs)
+	if over || tooMany {
 		r.overLimit++
 	}
-	r.events.addEnd(began+d.operation, func() {
+	r.events.addEnd(r.now+d.operation, func() {
 		end(r.now)
-		r.lastEnd = r.now
+		if !d.isCopy {
+			r.lastEnd = r.now
+		}
 		then()
 	})
 }
 
 // finish does the work of a consumer that has the provider's answer.
 func (r *run) finish(d *delivery, a drip.Admission) {
-	d.ended = cmp.Or(d.ended, r.now)
+	if !d.isCopy {
+		d.ended = cmp.Or(d.ended, r.now)
+	}
+	if r.ends != nil {
+		r.ends(d)
+	}
 	var err error
 	if limiter, ok := r.limiter.(others); ok && d.plain {
-		err = limiter.ReturnToken(r.names[d.entity])
+		err = limiter.ReturnToken(r.names[d.Entity])
 	} else {
 		_, costs := d.costs.units()
-		err = r.limiter.Settle(r.names[d.entity], a, d.costs[0].actual, costs)
+		err = r.limiter.Settle(r.names[d.Entity], a, d.costs[0].actual, costs)
 	}
 	if err != nil {
 		r.err = errors.Join(r.err, err)
 		return
 	}
 	r.acknowledge(d)
-	r.hands.wake(&d.held, nil)
+	r.hands.wake(&d.held, d.Within)
 }
 
 // outage tells whether there is no consumer, and until when.

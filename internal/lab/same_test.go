@@ -526,16 +526,18 @@ func TestPausedForAMoment(t *testing.T) {
 			s.Unmeasured = true
 			r, err := newSharedRun(&s, seed)
 			ok(t, err)
-			o, asks := s.Options, 0
-			o.Start, o.Clock = full(s.Begin), func() time.Time { return time.UnixMilli(r.now) }
+			var b *drip.Bucket
+			o, asks := r.scenario.Options, 0
+			o.Start, o.Clock = full(r.scenario.Begin), func() time.Time { return time.UnixMilli(r.now) }
 			o.Limits = func(ctx context.Context, entity string) (drip.Limit, error) { // called at each decision
 				if asks++; paused && asks%5 == 0 {
-					ok(t, r.bucket.Pause(ctx, cmp.Or(name, entity), time.Millisecond))
+					ok(t, b.Pause(ctx, cmp.Or(name, entity), time.Millisecond))
 				}
 				return drip.Limit{}, nil
 			}
-			r.bucket, err = drip.New(o)
+			b, err = drip.New(o)
 			ok(t, err)
+			r.limiter = admit{b}
 			ok(t, r.play())
 			for i := range r.messages {
 				last = max(last, r.messages[i].started-r.begin)

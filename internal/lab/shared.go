@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,45 +94,16 @@ type SharedMessage struct {
 	Watched bool
 }
 
-type sharedMessage struct {
-	SharedMessage
-	costs     bill
-	calls     float64 // that it really takes, at least 1
-	flow      *flow
-	operation int64 // ms
-	started   int64 // ms since 1970; 0 until then
-
-	asks, trips int // through the broker
-}
-
-// sharedDelivery is a message on its way through a consumer.
-type sharedDelivery struct {
-	*sharedMessage
-	carried, ticket drip.Ticket // as in delivery
-	isCopy, back    bool        // it is the second one of a postponement; it was postponed before
-	held
-}
-
 // sharedRun is one way through a SharedScenario.
 type sharedRun struct {
-	scenario *SharedScenario
-	messages []sharedMessage // in order of arrival
-	names    []string        // of the entities
-	scopes   []*scope        // of the entities, and behind them the shared ones
-	flows    []*flow
-	bucket   *drip.Bucket
-	rnd      *rand.Rand
-	events   events
-	hands    hands
-	counting [][]Provider // of the entities, and behind them of all
-	begin    int64        // ms since 1970
-	now      int64        // the same
-	waiting  int
-	step     int64 // of the optimum, ms
-	over     int
-	answers  []time.Duration // the delays, in order
-	spans    [][]span        // of the entities, for Jain's index
-	err      error
+	*run
+	shared  *SharedScenario
+	scopes  []*scope // of the entities, and behind them the shared ones
+	flows   []*flow
+	begin   int64 // ms since 1970
+	waiting int
+	step    int64    // of the optimum, ms
+	spans   [][]span // of the entities, for Jain's index
 }
 
 // RunShared plays a scenario with drip's Admit and Settle in virtual time, and with the optimum. The seed determines
@@ -153,10 +125,10 @@ func RunShared(s SharedScenario, seed uint64) (SharedResult, error) {
 		return SharedResult{}, fmt.Errorf("simulate: %s, optimum: %w", s.Name, best.err)
 	}
 	binding := best.binding()
-	result := r.result(optimum, binding)
+	result := r.measures(optimum, binding)
 	result.Report = Report{
-		Scenario: Scenario{Name: s.Name, About: s.About, Options: s.Options}, Seed: seed, Binding: best.bindingName(binding),
-		Results: []Result{result.Result, best.outcome("optimum", binding)},
+		Scenario: *r.scenario, Seed: seed, Binding: best.bindingName(binding),
+		Results: []Result{result.Result, best.result("optimum", best.used(binding))},
 	}
 	return result, nil
 }
@@ -165,36 +137,32 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	if len(s.Entities) == 0 || s.Messages == nil || s.Operation == nil {
 		return nil, errors.New("SharedScenario.Entities, Messages and Operation are required")
 	}
-	if err := checkAligned(&s.Options); err != nil {
+	in := Scenario{
+		Name: s.Name, About: s.About, Options: s.Options, Begin: s.Begin, Providers: s.Providers, Entities: len(s.Entities), Operation: s.Operation,
+		Costs: s.Costs, Units: s.Units, Travel: s.Travel, Late: s.Late, Processes: s.Processes, Hold: s.Hold, Seats: s.Seats,
+		Outage: s.Outage, LostTickets: s.LostTickets, Context: s.Context,
+	}
+	if err := in.setCommon(); err != nil {
 		return nil, fmt.Errorf("SharedScenario.%w", err)
 	}
-	if s.Begin.IsZero() {
-		s.Begin = Begin
+	if in.Late == nil {
+		in.Late = Uniform(0, 20*time.Millisecond)
 	}
-	if s.Late == nil {
-		s.Late = Uniform(0, 20*time.Millisecond)
-	}
-	if s.Context == nil {
-		s.Context = context.Background()
-	}
-	for _, p := range []*func() []Provider{&s.Providers, &s.SharedProviders} {
-		if *p == nil {
-			*p = func() []Provider { return nil }
+	r := &sharedRun{run: newRun(&in, nil, seed), shared: s, begin: in.since(0)}
+	r.copies, r.spread, r.begins, r.ends = s.Duplicates, 2000, r.count, r.countEnd
+	if s.SharedProviders != nil {
+		all := s.SharedProviders()
+		for i := range r.providers {
+			r.providers[i] = append(r.providers[i], all...)
 		}
 	}
-	r := &sharedRun{
-		scenario: s, begin: s.since(0), rnd: rand.New(rand.NewPCG(seed, 1<<63)), hands: newHands(s.Hold, s.Seats, s.Processes),
-	}
 	o := s.Options
-	o.Storage, o.Start = nil, full(s.Begin)
+	o.Storage, o.Start = nil, full(in.Begin)
 	o.Clock = func() time.Time { return time.UnixMilli(r.now) }
 	byName := map[string]SharedEntity{}
-	for i, e := range s.Entities {
-		r.names = append(r.names, fmt.Sprintf("entity-%03d", i))
-		byName[r.names[i]] = e
-		r.counting = append(r.counting, s.Providers())
+	for i, name := range r.names {
+		byName[name] = s.Entities[i]
 	}
-	r.counting = append(r.counting, s.SharedProviders())
 	o.Limits, o.SharedLimits, o.Weight = nil, nil, nil
 	if slices.ContainsFunc(s.Entities, func(e SharedEntity) bool {
 		return e.Limit.Size+e.Limit.RefreshRate+e.Limit.Concurrency > 0 || e.Limit.Windows != nil
@@ -205,9 +173,10 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 		o.Weight = func(id string) int { return byName[id].Weight }
 	}
 	var err error
-	if r.bucket, err = drip.New(o); err != nil {
+	if r.limiter, err = Admit.New(o); err != nil {
 		return nil, err
 	}
+	r.tickets = true
 	r.spans = make([][]span, len(r.names))
 	if err = r.draw(rand.New(rand.NewPCG(seed, 0))); err == nil {
 		r.step, err = r.stepLength()
@@ -219,8 +188,7 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 func (r *sharedRun) draw(rnd *rand.Rand) error {
 	o := &r.scenario.Options
 	var sum, took float64
-	var longest int64
-	for _, m := range r.scenario.Messages(rnd) {
+	for _, m := range r.shared.Messages(rnd) {
 		calls := r.scenario.Costs
 		if calls == nil {
 			calls = FixedCost(max(1, m.Cost))
@@ -228,22 +196,25 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 		if m.Entity < 0 || m.Entity >= len(r.names) || m.At < 0 {
 			return fmt.Errorf("a message of entity %d at %v", m.Entity, m.At)
 		}
-		operation := max(0, r.scenario.Operation(rnd)).Milliseconds()
-		costs := drawBill(calls, r.scenario.Units, rnd)
-		r.messages = append(r.messages, sharedMessage{SharedMessage: m, costs: costs, calls: max(1, float64(costs[0].actual)), operation: operation})
-		sum += max(1, float64(costs[0].actual))
-		took += float64(operation)
-		longest = max(longest, operation+r.scenario.Travel.Milliseconds())
+		drawn := message{SharedMessage: m, arrival: r.scenario.since(m.At), operation: max(0, r.scenario.Operation(rnd)).Milliseconds()}
+		drawn.costs = drawBill(calls, r.scenario.Units, rnd)
+		drawn.calls = max(1, float64(drawn.costs[0].actual))
+		if r.scenario.Travel > 0 {
+			drawn.travel = rnd.Int64N(r.scenario.Travel.Milliseconds() + 1)
+		}
+		r.messages = append(r.messages, drawn)
+		sum += drawn.calls
+		took += float64(drawn.operation)
 	}
-	if err := checkLeases(o, longest, took); err != nil {
+	if err := checkLeases(o, r.messages); err != nil {
 		return err
 	}
 	n := max(1, float64(len(r.messages)))
-	slices.SortStableFunc(r.messages, func(a, b sharedMessage) int { return int(a.At.Milliseconds() - b.At.Milliseconds()) })
+	slices.SortStableFunc(r.messages, func(a, b message) int { return cmp.Compare(a.arrival, b.arrival) })
 	scopeOf := func(l limit) (*scope, error) {
 		return newScope(l, took/n, sum/n, r.begin), l.payable(r.scenario.Units)
 	}
-	for _, e := range r.scenario.Entities {
+	for _, e := range r.shared.Entities {
 		s, err := scopeOf(limitOf(o, &e.Limit))
 		if err != nil {
 			return err
@@ -269,7 +240,7 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 		}
 		key := fmt.Sprint(m.Entity, within)
 		if flows[key] == nil {
-			f := &flow{entity: m.Entity, weight: float64(max(1, r.scenario.Entities[m.Entity].Weight)), scopes: []*scope{r.scopes[m.Entity]}}
+			f := &flow{entity: m.Entity, weight: float64(max(1, r.shared.Entities[m.Entity].Weight)), scopes: []*scope{r.scopes[m.Entity]}}
 			for _, name := range within {
 				if shared[name] == nil {
 					return fmt.Errorf("a message within %q: %w", name, drip.ErrNoShared)
@@ -291,148 +262,41 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 func (r *sharedRun) play() error {
 	r.now = r.begin
 	r.waiting = len(r.messages)
-	for i := range r.messages {
-		m := &r.messages[i]
-		r.events.add(r.scenario.since(m.At), func() { r.deliver(&sharedDelivery{sharedMessage: m}) })
-	}
-	if !r.scenario.Unmeasured {
+	r.most = 4 * mostEvents(len(r.messages))
+	r.arrive()
+	if !r.shared.Unmeasured {
 		r.events.addEnd(r.begin, r.measure)
 	}
-	for n := 0; n < r.mostEvents()+r.events.renewals; n++ {
-		e, ok := r.events.next()
-		if !ok || r.err != nil {
-			return r.err
-		}
-		if err := r.scenario.Context.Err(); err != nil {
-			return err
-		}
-		for _, s := range r.scopes[len(r.names):] {
-			if s.tokens != nil {
-				s.tokens.use.used += s.tokens.rate * float64(e.at-r.now) * float64(s.underWay) / float64(s.concurrency)
-			}
-		}
-		r.now = e.at
-		e.do()
-	}
-	return nil
+	r.happen()
+	return r.err
 }
 
-// mostEvents is the number of events after which the run is given up.
-func (r *sharedRun) mostEvents() int { return 4 * mostEvents(len(r.messages)) }
-
-// deliver gives a message to the next consumer.
-func (r *sharedRun) deliver(d *sharedDelivery) {
-	r.hands.give(&d.held, d.Entity, func() { r.ask(d) })
-	r.ask(d)
-}
-
-func (r *sharedRun) ask(d *sharedDelivery) {
-	if o := r.scenario.Outage; r.now >= r.scenario.since(o.From) && r.now < r.scenario.since(o.To) {
-		r.hands.letGo(&d.held)
-		d.ticket = d.carried
-		r.events.add(r.scenario.since(o.To)+r.rnd.Int64N(2000), func() { r.deliver(d) })
-		return
-	}
-	m := d.sharedMessage
+// count has the limits count an operation that starts, and reports whether it is over one of them.
+func (r *sharedRun) count(d *delivery) (over bool) {
 	if !d.isCopy {
-		if m.asks == 0 {
-			m.flow.backlog += m.calls
+		if !r.shared.Unmeasured {
+			r.spanOf(d.Entity).served += d.calls
 		}
-		m.asks++
-	}
-	estimate, _ := m.costs.units()
-	a, err := r.bucket.Admit(context.Background(), r.names[m.Entity], drip.Request{
-		Cost: m.costs[0].estimate, Costs: estimate, Ticket: d.ticket, Within: m.Within, Urgent: m.Urgent,
-	})
-	r.answers = append(r.answers, a.Delay)
-	switch {
-	case err != nil:
-		r.err = err
-	case a.Delay == 0:
-		r.start(d, a)
-	case d.back && r.hands.hold(&d.held, &r.events, r.now, a):
-		d.ticket = a.Ticket
-	default:
-		r.postpone(d, a)
-	}
-}
-
-// postpone sends a message through the broker, with its ticket.
-func (r *sharedRun) postpone(d *sharedDelivery, a drip.Admission) {
-	r.hands.letGo(&d.held)
-	s, t := r.scenario, a.Ticket
-	if s.LostTickets > 0 && r.rnd.Float64() < s.LostTickets {
-		t = drip.Ticket{}
-	}
-	again := func(isCopy bool) {
-		next := &sharedDelivery{sharedMessage: d.sharedMessage, carried: t, ticket: t, isCopy: isCopy, back: true}
-		r.events.add(r.now+(a.Delay+max(0, s.Late(r.rnd))).Milliseconds(), func() { r.deliver(next) })
-	}
-	again(d.isCopy)
-	if s.Duplicates > 0 && !d.isCopy && r.rnd.Float64() < s.Duplicates {
-		again(true)
-	}
-	if !d.isCopy {
-		d.trips++
-	}
-}
-
-func (r *sharedRun) start(d *sharedDelivery, a drip.Admission) {
-	r.hands.letGo(&d.held)
-	m := d.sharedMessage
-	if !d.isCopy {
-		m.started = r.now
-		if !r.scenario.Unmeasured {
-			r.spanOf(m.Entity).served += m.calls
-		}
-		m.flow.backlog -= m.calls
+		d.flow.backlog -= d.calls
 		r.waiting--
 	}
-	over := false
-	for _, s := range m.flow.scopes {
-		over = !s.begin(r.now, m.costs) || over
+	for _, s := range d.flow.scopes {
+		over = !s.begin(r.now, d.costs) || over
 	}
-	if over {
-		r.over++
-	}
-	travel := int64(0)
-	if r.scenario.Travel > 0 {
-		travel = r.rnd.Int64N(r.scenario.Travel.Milliseconds() + 1)
-	}
-	r.count(m, r.now+travel, over)
-	end := r.now + travel + m.operation
-	r.events.renew(admit{r.bucket}, r.names[m.Entity], &a.Lease, r.now, end, &r.err)
-	r.events.addEnd(end, func() {
-		for _, s := range m.flow.scopes {
-			s.end(r.now, m.costs)
-		}
-		_, actual := m.costs.units()
-		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.costs[0].actual, actual); err != nil {
-			r.err = err
-		}
-		r.hands.wake(&d.held, m.Within)
-	})
+	return over
 }
 
-// count has the providers count a call that reaches them at a time. It may have been found to be over a limit before.
-func (r *sharedRun) count(m *sharedMessage, at int64, found bool) {
-	providers := slices.Concat(r.counting[m.Entity], r.counting[len(r.names)])
-	if len(providers) == 0 {
-		return
+func (r *sharedRun) countEnd(d *delivery) {
+	for _, s := range d.flow.scopes {
+		s.end(r.now, d.costs)
 	}
-	r.events.add(at, func() {
-		end, over := beginAll(providers, at, m.costs)
-		if over && !found {
-			r.over++
-		}
-		r.events.addEnd(at+m.operation, func() { end(r.now) })
-	})
 }
 
 // measure reads the meters of shared limits, each second.
 func (r *sharedRun) measure() {
 	r.divide()
 	for _, s := range r.scopes[len(r.names):] {
+		s.busy(r.now)
 		for _, t := range s.tanks() {
 			if grain := t.grain(); r.now%grain == 0 {
 				r.read(t, grain)

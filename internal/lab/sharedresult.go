@@ -50,9 +50,9 @@ type SharedWait struct{ P50, P99 time.Duration }
 
 const jainSpan = 60 // s
 
-func (r *sharedRun) result(best *fluid, b sharedBinding) SharedResult {
+func (r *sharedRun) measures(best *fluid, b sharedBinding) SharedResult {
 	res := SharedResult{
-		Scenario: *r.scenario, Result: r.outcome(Admit.Name, b), Use: r.use(), Fluid: seconds(best.makespan), FluidWatched: waits(best.watched),
+		Scenario: *r.shared, Result: r.result(Admit.Name, r.used(b)), Use: r.use(), Fluid: seconds(best.makespan), FluidWatched: waits(best.watched),
 	}
 	done := make([]float64, len(r.names))
 	var watched, urgent []float64
@@ -122,7 +122,7 @@ func (r *sharedRun) jain() (indices []float64) {
 
 // weights is NaN if all weigh the same.
 func (r *sharedRun) weights(best *fluid) float64 {
-	weigh := func(entity int) int { return max(1, r.scenario.Entities[entity].Weight) }
+	weigh := func(entity int) int { return max(1, r.shared.Entities[entity].Weight) }
 	weight, served := map[int]float64{}, map[int]float64{} // of all that weigh so much
 	var weightOfAll, servedToAll float64
 	for i := range r.names {
