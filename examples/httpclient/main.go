@@ -1,6 +1,6 @@
 // Httpclient calls a rate-limited HTTP API whose limit somebody else uses, too. The client's transport reads the API's
 // answers: one refused call closes its shop for as long as the API wants, for all that waits, and no further call is refused.
-// It needs no server and takes about three seconds. The file handler.go is the same for messages from RabbitMQ.
+// It needs no server and takes about three seconds.
 package main
 
 import (

@@ -1,15 +1,9 @@
 package main
 
 import (
-	"context"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/drip-go/drip/consumer"
 )
 
 func TestRun(t *testing.T) {
@@ -35,52 +29,4 @@ func TestRun(t *testing.T) {
 	if t.Failed() {
 		t.Log(out.String())
 	}
-}
-
-// postponer records the delays of its calls.
-type postponer struct{ delays []time.Duration }
-
-func (p *postponer) Postpone(_ context.Context, _ *amqp.Delivery, delay time.Duration) error {
-	p.delays = append(p.delays, delay)
-	return nil
-}
-
-func TestHandler(t *testing.T) {
-	for !handles(t) && !t.Failed() { // the machine was slow: the second of refusal ends meanwhile
-	}
-}
-
-// handles returns false if it took so long that it may prove nothing.
-func handles(t *testing.T) bool {
-	began, api := time.Now(), newAPI("shop-1")
-	server := httptest.NewServer(api)
-	defer server.Close()
-	bucket, err := open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var postponed postponer
-	shop := func(d *amqp.Delivery) (string, error) { return string(d.Body), nil }
-	handle := consumer.Limit(bucket, shop, &postponed)(newHandler(bucket, server.URL)).Handle
-	for _, body := range []string{"shop-1", "shop-1", "shop-2"} {
-		if err := handle(t.Context(), &amqp.Delivery{Body: []byte(body)}); err != nil {
-			t.Errorf("%s: %v", body, err)
-		}
-	}
-	if time.Since(began) > 500*time.Millisecond {
-		return false
-	}
-	// The second of shop-1 has heard of the refusal of the first.
-	if api.refused != 1 || api.calls != 2 || len(postponed.delays) != 2 {
-		t.Errorf("%d of %d calls were refused, postponed by %v", api.refused, api.calls, postponed.delays)
-	}
-	for _, d := range postponed.delays {
-		if d < 500*time.Millisecond {
-			t.Errorf("postponed by %v", d)
-		}
-	}
-	if s, err := bucket.Inspect(t.Context(), "shop-1"); err != nil || s.InUse != 0 {
-		t.Errorf("Inspect = %+v, %v", s, err)
-	}
-	return true
 }
