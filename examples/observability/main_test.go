@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"net"
 	"os"
 	"slices"
@@ -16,6 +17,8 @@ import (
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 )
+
+var picture = flag.String("svg", "", "a `file` in which TestEveryPanelShowsData draws the panels")
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
@@ -79,8 +82,11 @@ func TestEveryPanelShowsData(t *testing.T) {
 		drawings = append(drawings, board.Drawing{Panel: p, Lines: lines})
 	}
 	var svg bytes.Buffer
-	if err := board.Draw(&svg, "drip", recording, drawings); err != nil || svg.Len() > 500_000 || strings.Contains(svg.String(), "NaN") {
+	if err := board.Draw(&svg, "drip: examples/observability", recording, drawings); err != nil || svg.Len() > 500_000 || strings.Contains(svg.String(), "NaN") {
 		t.Errorf("the picture has %d bytes: %v", svg.Len(), err)
+	}
+	if *picture != "" {
+		oktest.OK(t, os.WriteFile(*picture, svg.Bytes(), 0o644))
 	}
 	cancel()
 	oktest.OK(t, <-ended)

@@ -45,9 +45,6 @@ func (r *Recording) Begin() time.Time { return r.times[0] }
 // End returns the time of the last reading.
 func (r *Recording) End() time.Time { return r.times[len(r.times)-1] }
 
-// Empty reports whether the Recording has no readings.
-func (r *Recording) Empty() bool { return len(r.times) == 0 }
-
 // Read reads the metrics at http://ADDRESS/metrics, with now as their time. Earlier readings must not have a later time.
 func (r *Recording) Read(ctx context.Context, address string, now time.Time) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
@@ -66,7 +63,7 @@ func (r *Recording) Read(ctx context.Context, address string, now time.Time) err
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s answers %s", address, response.Status)
 	}
-	if r.Empty() || now.After(r.End()) {
+	if len(r.times) == 0 || now.After(r.End()) {
 		r.times = append(r.times, now)
 	}
 	return r.add(text, response.Header.Get("Content-Type"), address, now)
