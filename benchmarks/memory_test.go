@@ -23,8 +23,6 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oktest"
-	"github.com/drip-go/drip/internal/traces"
-	dripmemory "github.com/drip-go/drip/storage/memory"
 )
 
 const manyKeys = 100_000
@@ -204,15 +202,6 @@ func round(keys []string, workers int, f func(key string)) float64 {
 func median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
 	return v[len(v)/2]
-}
-
-// BenchmarkRecorded asks what npm dripping-bucket 1.2.0 was asked in the recorded runs. A delay that differs ends it.
-func BenchmarkRecorded(b *testing.B) {
-	for b.Loop() {
-		ok(b, traces.Replay(context.Background(), dripmemory.New(), traces.Runs))
-	}
-	b.ReportMetric(traces.Runs, "runs")
-	b.ReportMetric(traces.Delays, "same-delays")
 }
 
 // BenchmarkHeap reports the heap an entity takes, its key not counted, at a million entities.

@@ -20,11 +20,10 @@ import (
 //go:embed traces.jsonl.gz
 var recorded []byte
 
-// Runs and Delays are how many there are in the recording.
-const (
-	Runs   = 300
-	Delays = 25_836
-)
+// Runs is how many there are in the recording.
+const Runs = 300
+
+const allDelays = 25_836
 
 // Replay makes the calls of the first runs of the recording to a bucket on s, each run with entities of its own. The
 // error tells the first delay that differs, or that the recording is not whole.
@@ -47,7 +46,7 @@ func Replay(ctx context.Context, s storage.Storage, runs int) error {
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	if done != runs || runs == Runs && delays != Delays {
+	if done != runs || runs == Runs && delays != allDelays {
 		return fmt.Errorf("%d runs with %d delays were compared, of %d", done, delays, runs)
 	}
 	return nil
