@@ -140,9 +140,13 @@ func spread(values []int64) (mean float64, p99, most int64) {
 type binding struct {
 	limit
 	window int
+	shared string // the name of the shared limit that it is, if any
 }
 
 func (b binding) String() string {
+	if b.shared != "" {
+		return b.shared + ": " + binding{limit: b.limit, window: b.window}.String()
+	}
 	if b.window == len(b.windows) {
 		return fmt.Sprintf("%d at once", b.concurrency)
 	}

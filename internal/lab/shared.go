@@ -127,7 +127,7 @@ func RunShared(s SharedScenario, seed uint64) (SharedResult, error) {
 	binding := best.binding()
 	result := r.measures(optimum, binding)
 	result.Report = Report{
-		Scenario: *r.scenario, Seed: seed, Binding: best.bindingName(binding),
+		Scenario: *r.scenario, Seed: seed, Binding: binding.String(),
 		Results: []Result{result.Result, best.result("optimum", best.used(binding))},
 	}
 	return result, nil

@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ type SharedWait struct{ P50, P99 time.Duration }
 
 const jainSpan = 60 // s
 
-func (r *sharedRun) measures(best *fluid, b sharedBinding) SharedResult {
+func (r *sharedRun) measures(best *fluid, b binding) SharedResult {
 	res := SharedResult{
 		Scenario: *r.shared, Result: r.result(Admit.Name, r.used(b)), Use: r.use(), Fluid: seconds(best.makespan), FluidWatched: waits(best.watched),
 	}
@@ -144,6 +145,54 @@ func (r *sharedRun) weights(best *fluid) float64 {
 		off = max(off, math.Abs(served[w]/servedToAll*weightOfAll/n-1))
 	}
 	return off
+}
+
+// binding is the limit that was used most: a shared one, or the entities' own.
+func (r *sharedRun) binding() (best binding) {
+	o, used := &r.scenario.Options, -1.0
+	for _, name := range append([]string{""}, slices.Sorted(maps.Keys(o.Shared))...) {
+		l := r.eras[0].limit
+		if name != "" {
+			l = sharedLimitOf(o, o.Shared[name])
+		}
+		for i := range len(l.windows) + 1 {
+			if b := (binding{l, i, name}); r.used(b) > used {
+				best, used = b, r.used(b)
+			}
+		}
+	}
+	return best
+}
+
+// used is the part of a limit that was used, from the first arrival to the last start, or end.
+func (r *sharedRun) used(b binding) float64 {
+	var used float64
+	var last int64
+	holders := map[int]bool{} // of the limit
+	for i := range r.messages {
+		m := &r.messages[i]
+		if m.started == 0 || b.shared != "" && m.Within != nil && !slices.Contains(m.Within, b.shared) {
+			continue
+		}
+		holders[m.Entity] = true
+		if b.window < len(b.windows) {
+			used, last = used+float64(m.costs.in(b.windows[b.window].unit).actual), max(last, m.started)
+		} else {
+			used, last = used+float64(m.operation), max(last, m.started+m.operation)
+		}
+	}
+	n := 1
+	if b.shared == "" {
+		n = len(holders)
+	}
+	if used == 0 {
+		return 0
+	}
+	most := float64(n) * allowed([]era{{limit: b.limit}}, b.window, r.messages[0].arrival, last)
+	if most == 0 {
+		return 0
+	}
+	return used / most
 }
 
 func waits(s []float64) SharedWait {
