@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
@@ -23,67 +23,16 @@ func asFormat(t *testing.T, pool *pgxpool.Pool, schema, key string, change int) 
 	exec(t, pool, schema, "update drip.entity set data = $1, revision = revision + 1 where key = $2", append(data[:len(data)-4], 7, 7), []byte(key))
 }
 
-// An entity, or a shared limit, with a state of an earlier version begins anew, with empty windows and all tokens.
 func TestStateOfAnEarlierVersion(t *testing.T) {
 	pool := newPool(t, servers.UsePostgres(t).URL(), 2)
-	l := limits(2000, 2000, 1<<40)
-	for kind := decision.GetDelay; kind <= decision.Announce; kind++ {
-		leases := 2
-		if kind == decision.Admit {
-			leases = 1200 // more than a purge deletes
-		}
+	buckettest.EarlierVersion(t, func() buckettest.Aged {
 		o := postgres.Options{Schema: newSchema()}
-		old, s := newStorageWith(t, pool, o), newStorageWith(t, pool, o)
-		getDelay(t, old, "shop", l)
-		var lease decision.Lease
-		for range leases {
-			lease = do(t, old, "shop", l, one).Lease
+		return buckettest.Aged{
+			Old: newStorageWith(t, pool, o), New: newStorageWith(t, pool, o),
+			Age:    func(key string) { asFormat(t, pool, o.Schema, key, -1) },
+			Leases: func(string) bool { return query[bool](t, pool, o.Schema, "select exists (select from drip.lease)") },
 		}
-		asFormat(t, pool, o.Schema, "shop", -1)
-		entries := 0
-		ok(t, s.List(t.Context(), func(storage.Entry) error { entries++; return nil }))
-		e, err := s.Read(t.Context(), "shop")
-		st, _, failed := s.Get(t.Context(), "shop")
-		if err != nil || failed != nil || e.State.Tokens != 0 || e.Out != 0 || len(e.Leases) != 0 || entries != 0 || len(st.Data) == 0 {
-			t.Errorf("before the first decision: %+v, %v, %v, %v; List tells %d", e, err, st, failed, entries)
-		}
-		op := decision.Op{Kind: kind, Cost: decision.Cost{1}, Lease: lease, For: 1, Level: 5000}
-		if kind == decision.Pin {
-			op.Pin = &decision.PinnedLimit{Tokens: 1500}
-		}
-		if a := do(t, s, "shop", l, op); a.Found || a.Delay == 0 && kind == decision.Admit {
-			t.Errorf("operation %d = %+v", kind, a)
-		}
-		for range 3 { // with a lock, and without
-			if a := do(t, s, "shop", l, one); a.Delay == 0 || a.Bound == decision.BoundTokens {
-				t.Errorf("after operation %d an Admit is %+v; want the next interval", kind, a)
-			}
-		}
-		if e := read(t, s, "shop"); e.Out != 0 || e.State.Plain != 0 {
-			t.Errorf("after operation %d: %+v", kind, e)
-		}
-		if rows := query[int](t, pool, o.Schema, "select count(*) from drip.lease"); rows != 0 {
-			t.Errorf("after operation %d: %d leases of before are still there", kind, rows)
-		}
-	}
-}
-
-func TestSharedStateOfAnEarlierVersion(t *testing.T) {
-	pool, o := newPool(t, servers.UsePostgres(t).URL(), 2), postgres.Options{Schema: newSchema()}
-	s, l := newStorageWith(t, pool, o), limits(1000, 1000, 1<<40)
-	within := []storage.Within{{Key: "app", ID: 1, Weight: 1, Limits: l}, {Key: "other", ID: 2, Weight: 1, Limits: l}}
-	first, err := s.Do(t.Context(), "shop", l, within, one)
-	ok(t, err)
-	asFormat(t, pool, o.Schema, "other", -1)
-	for i := range 3 {
-		if a, err := s.Do(t.Context(), "shop", l, within, one); err != nil || a.Delay == 0 || i == 0 && a.Limit != 2 {
-			t.Errorf("Admit = %+v, %v; want the next interval of the second limit", a, err)
-		}
-	}
-	settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: decision.Cost{1}, Lease: first.Lease}
-	if a, err := s.Do(t.Context(), "shop", l, within, settle); err != nil || !a.Found {
-		t.Errorf("Settle of the lease that the shop has = %+v, %v", a, err)
-	}
+	})
 }
 
 // A state of a later version is an error that says so, at once, and stays. The error tells each thing once.

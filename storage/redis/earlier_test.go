@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
 )
@@ -31,77 +32,16 @@ func asLayout(t *testing.T, client goredis.UniversalClient, key string, change f
 	ok(t, client.Set(t.Context(), key, append(b[:len(b)-4], 7, 7), goredis.KeepTTL).Err())
 }
 
-// An entity, or a shared limit, with a value of an earlier version begins anew, with empty windows and all tokens.
 func TestValueOfAnEarlierVersion(t *testing.T) {
 	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
-		for kind := decision.GetDelay; kind <= decision.Announce; kind++ {
-			for _, leases := range []int{2, 600} { // in the value, and in a set
-				if leases > 2 && kind != decision.Admit && kind != decision.Reset {
-					continue
-				}
-				prefix := oneSlot(t)
-				old := newStorageWith(t, client, redis.Options{Prefix: prefix})
-				s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-				l := lifelong()
-				getDelay(t, old, "shop", &l)
-				var lease decision.Lease
-				for n := leases; n > 0; n-- {
-					lease = admit(t, old, "shop", &l).Lease
-				}
-				asLayout(t, client, prefix+"{shop}", -1)
-				entries := 0
-				ok(t, s.List(t.Context(), func(storage.Entry) error { entries++; return nil }))
-				if plain, out := out(t, s, "shop"); plain != 0 || out != 0 || entries != 0 {
-					t.Errorf("before the first decision: %d plain tokens and %d leases; List tells %d", plain, out, entries)
-				}
-				op := decision.Op{Kind: kind, Cost: decision.Cost{1}, Lease: lease, For: 1, Level: 5000}
-				if kind == decision.Pin {
-					op.Pin = &decision.PinnedLimit{Tokens: 500}
-				}
-				if a := do(t, s, "shop", &l, op); a.Found || a.Delay == 0 && kind == decision.Admit {
-					t.Errorf("operation %d = %+v", kind, a)
-				}
-				for _, s := range []storage.Atomic{s, s, s, old} { // s knows it in the end, old does not
-					switch a := admit(t, s, "shop", &l); {
-					case a.Delay <= 0 || a.Lease.ID != 0:
-						t.Errorf("after operation %d an Admit is %+v; want the next interval", kind, a)
-					case a.Bound == decision.BoundTokens:
-						t.Errorf("after operation %d the tokens of before are missing: %+v", kind, a)
-					}
-				}
-				if plain, out := out(t, s, "shop"); plain != 0 || out != 0 {
-					t.Errorf("after operation %d: %d plain tokens and %d leases", kind, plain, out)
-				}
-				if n := client.Exists(t.Context(), prefix+"{shop}:leases").Val(); n != 0 {
-					t.Errorf("after operation %d the old leases are still there", kind)
-				}
+		buckettest.EarlierVersion(t, func() buckettest.Aged {
+			o := redis.Options{Prefix: oneSlot(t)}
+			return buckettest.Aged{
+				Old: newStorageWith(t, client, o), New: newStorageWith(t, client, o),
+				Age:    func(key string) { asLayout(t, client, o.Prefix+"{"+key+"}", -1) },
+				Leases: func(key string) bool { return client.Exists(t.Context(), o.Prefix+"{"+key+"}:leases").Val() > 0 },
 			}
-		}
-	})
-}
-
-// A decision of one call about several entities, within limits of which one has such a value.
-func TestSharedValueOfAnEarlierVersion(t *testing.T) {
-	onBackends(t, func(t *testing.T, client goredis.UniversalClient) {
-		prefix := oneSlot(t)
-		s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-		app, other := lifelong(), lifelong()
-		within := []storage.Within{{Key: "app", ID: 1, Weight: 1, Limits: &app}, {Key: "other", ID: 2, Weight: 1, Limits: &other}}
-		first, err := s.Do(t.Context(), "shop", &plenty, within, one)
-		ok(t, err)
-		asLayout(t, client, prefix+"{other}", -1)
-		for i := range 3 {
-			if a, err := s.Do(t.Context(), "shop", &plenty, within, one); err != nil || a.Delay == 0 || i == 0 && a.Limit != 2 {
-				t.Errorf("Admit = %+v, %v; want the next interval of the second limit", a, err)
-			}
-		}
-		settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: decision.Cost{1}, Lease: first.Lease}
-		if a, err := s.Do(t.Context(), "shop", &plenty, within, settle); err != nil || !a.Found {
-			t.Errorf("Settle of the lease that the shop has = %+v, %v", a, err)
-		}
-		if _, n := out(t, s, "other"); n != 0 {
-			t.Errorf("%d leases in the limit that began anew", n)
-		}
+		})
 	})
 }
 
