@@ -24,6 +24,7 @@ type ledger struct {
 	limits *decision.Limits
 	mu     sync.Mutex
 	ran    map[int64]int64 // by the number of the interval of the first window
+	plain  atomic.Int64    // GetDelay let run
 	held   atomic.Int64
 	most   atomic.Int64
 }
@@ -48,7 +49,7 @@ func (l *ledger) hold() {
 }
 
 // TestLedger has callers of several processes, who give up at random, ask for entities within two shared limits, some of them and
-// in another order. No limit is exceeded in any interval by the server's clock, and no token is out twice or lost.
+// in another order. Some ask GetDelay. No limit is exceeded in any interval by the server's clock, and no token is out twice or lost.
 func TestLedger(t *testing.T) {
 	server := servers.OwnRedis(t)
 	admin := connect(t, server.Addr())
@@ -64,6 +65,7 @@ func TestLedger(t *testing.T) {
 	entities := []*ledger{newLedger(20, 100, 4), newLedger(7, 50, 3), newLedger(50, 200, 100), newLedger(30, 1000, 8)}
 	apps := []*ledger{newLedger(35, 100, 9), newLedger(60, 250, 6)}
 	ways := [][]int{nil, {0}, {1}, {0, 1}, {1, 0}, {0, 1}}
+	began := time.Now()
 	ctx, stop := context.WithTimeout(t.Context(), *ledgerTime)
 	defer stop()
 	var ran, refused, gone atomic.Int64
@@ -78,6 +80,16 @@ func TestLedger(t *testing.T) {
 				}
 				e := rnd.IntN(len(entities))
 				key, own, way := fmt.Sprint("shop", e), entities[e], ways[rnd.IntN(len(ways))]
+				if rnd.IntN(4) == 0 {
+					if getDelay(t, s, key, own.limits) == 0 {
+						own.plain.Add(1)
+						own.hold()
+						time.Sleep(time.Duration(rnd.IntN(4)) * time.Millisecond)
+						own.held.Add(-1)
+						returnToken(t, processes[rnd.IntN(len(processes))], key, own.limits)
+					}
+					continue
+				}
 				all := []*ledger{own}
 				var within []storage.Within
 				for _, a := range way {
@@ -145,10 +157,15 @@ func TestLedger(t *testing.T) {
 	}
 	wg.Wait()
 	for i, l := range append(entities, apps...) {
+		all, w := l.plain.Load(), l.limits.Windows[0]
 		for n, ran := range l.ran {
-			if ran > l.limits.Windows[0].Size {
-				t.Errorf("limit %d: %d ran in interval %d, want at most %d", i, ran, n, l.limits.Windows[0].Size)
+			all += ran
+			if ran > w.Size {
+				t.Errorf("limit %d: %d ran in interval %d, want at most %d", i, ran, n, w.Size)
 			}
+		}
+		if most := w.Size * (time.Now().UnixMilli()/w.Interval - began.UnixMilli()/w.Interval + 1); all > most || i < len(entities) && l.plain.Load() == 0 {
+			t.Errorf("limit %d: %d ran, %d of them after GetDelay; want at most %d", i, all, l.plain.Load(), most)
 		}
 		if n := l.most.Load(); n > l.limits.Tokens {
 			t.Errorf("limit %d: %d were out at once, want at most %d", i, n, l.limits.Tokens)

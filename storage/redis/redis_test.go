@@ -20,7 +20,6 @@ import (
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/attacks"
 	"github.com/drip-go/drip/internal/buckettest"
-	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/oktest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/traces"
@@ -30,7 +29,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	contenders.Main(contend)
 	goredis.SetLogger(silent{}) // the servers that it misses are meant to be missing
 	os.Exit(servers.Main(m))
 }
