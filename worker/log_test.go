@@ -67,21 +67,45 @@ func TestPermanentIsLogged(t *testing.T) {
 
 // runtime.Goexit, as testing's FailNow calls it, leaves no Outcome. Nothing but the log tells of the message then.
 func TestGoexitIsLogged(t *testing.T) {
-	var log bytes.Buffer
-	b := buckettest.New(t, drip.Options{})
-	w := newWorker(t, Options[string]{Limiter: b, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	var doing sync.WaitGroup
-	doing.Go(func() {
-		w.Do(t.Context(), "shop", "", func(context.Context) error { runtime.Goexit(); return nil })
-	})
-	doing.Wait()
-	if n := buckettest.Inspect(t, b, "shop").InUse; n != 0 || !strings.Contains(log.String(), "Goexit leaves a message unsettled\" entity=shop") {
-		t.Errorf("%d tokens are out, and the log is %q", n, log.String())
-	}
-	log.Reset()
-	w.Do(t.Context(), "shop", "", func(context.Context) error { return nil })
-	if log.Len() > 0 {
-		t.Errorf("of a message that is done the log says %q", log.String())
+	for name, c := range map[string]struct {
+		options func(*Options[string], func())
+		known   string
+	}{
+		"ID":      {func(o *Options[string], f func()) { o.ID = func(string) string { f(); return "m1" } }, `entity="" message_id=""`},
+		"Entity":  {func(o *Options[string], f func()) { o.Entity = func(e string) (string, error) { f(); return e, nil } }, `entity="" message_id=m1`},
+		"Request": {func(o *Options[string], f func()) { o.Request = func(string) (r drip.Request) { f(); return r } }, `entity=shop message_id=m1`},
+		"Observe": {func(o *Options[string], f func()) { o.Observe = func(context.Context, *Message, Outcome) { f() } }, `entity=shop message_id=m1`},
+		"run":     {func(*Options[string], func()) {}, `entity=shop message_id=m1`},
+	} {
+		var log bytes.Buffer
+		b := buckettest.New(t, drip.Options{})
+		o := Options[string]{Limiter: b, Logger: slog.New(slog.NewTextHandler(&log, nil)), ID: func(string) string { return "m1" }}
+		exits := true
+		exit := func() {
+			if exits {
+				runtime.Goexit()
+			}
+		}
+		c.options(&o, exit)
+		w := newWorker(t, o)
+		run := func(context.Context) error {
+			if name == "run" {
+				exit()
+			}
+			return nil
+		}
+		var doing sync.WaitGroup
+		doing.Go(func() { w.Do(t.Context(), "shop", "", run) })
+		doing.Wait()
+		if n := buckettest.Inspect(t, b, "shop").InUse; n != 0 || !strings.Contains(log.String(), `Goexit leaves a message unsettled" `+c.known) {
+			t.Errorf("%s: %d tokens are out, and the log is %q", name, n, log.String())
+		}
+		exits = false
+		log.Reset()
+		w.Do(t.Context(), "shop", "", run)
+		if log.Len() > 0 {
+			t.Errorf("%s: of a message that is done the log says %q", name, log.String())
+		}
 	}
 }
 

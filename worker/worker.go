@@ -193,13 +193,13 @@ const (
 // returns a panic of run as an error. An Outcome that postpones spends none of the attempts unless it is Retried. Do
 // waits for the limiter at most until a moment before the deadline of ctx.
 func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context.Context) error) Outcome {
-	m, err := w.Open(msg, ParseNote(note))
-	ended := false
+	m, ended := newMessage(ParseNote(note)), false
 	defer func() {
 		if !ended { // nobody gets an Outcome
 			w.o.Logger.ErrorContext(ctx, "runtime.Goexit leaves a message unsettled", "entity", m.Entity, "message_id", m.ID)
 		}
 	}()
+	err := w.open(m, msg)
 	var out Outcome
 	switch rest := time.Until(m.Note.Due); {
 	case rest > soon: // whatever err is: the attempt has its time
@@ -270,9 +270,18 @@ func Drain(ctx context.Context) (hands context.Context, end context.CancelFunc) 
 
 // Open makes the Message of a delivery, with its entity and its request. A panic of the functions in Options becomes an
 // error. The Message is never nil, so that Fail can take it after an error.
-func (w *Worker[M]) Open(msg M, n Note) (_ *Message, err error) {
-	m := &Message{Note: n, carried: n.Ticket, booked: !n.Ticket.IsZero()}
-	err = caught(func() (err error) {
+func (w *Worker[M]) Open(msg M, n Note) (*Message, error) {
+	m := newMessage(n)
+	return m, w.open(m, msg)
+}
+
+func newMessage(n Note) *Message {
+	return &Message{Note: n, carried: n.Ticket, booked: !n.Ticket.IsZero()}
+}
+
+// open sets what the functions in Options tell of a message.
+func (w *Worker[M]) open(m *Message, msg M) error {
+	err := caught(func() (err error) {
 		if w.o.ID != nil {
 			m.ID = w.o.ID(msg)
 		}
@@ -281,13 +290,13 @@ func (w *Worker[M]) Open(msg M, n Note) (_ *Message, err error) {
 	})
 	switch {
 	case err != nil:
-		return m, fmt.Errorf("%w: %w", ErrEntity, err)
+		return fmt.Errorf("%w: %w", ErrEntity, err)
 	case m.Entity == "":
-		return m, Permanent(fmt.Errorf("%w: it is empty", ErrEntity))
+		return Permanent(fmt.Errorf("%w: it is empty", ErrEntity))
 	case w.o.Request == nil:
-		return m, nil
+		return nil
 	}
-	return m, caught(func() error {
+	return caught(func() error {
 		m.Request = w.o.Request(msg)
 		return nil
 	})
