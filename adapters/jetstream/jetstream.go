@@ -35,6 +35,8 @@ type Limit struct {
 	js  jetstream.JetStream
 	w   *worker.Worker[jetstream.Msg]
 	log *slog.Logger
+
+	inHand sync.Map // subjects of the notes of the messages in hand
 }
 
 // New checks the options and makes a Limit. Its error names the field that is wrong, or says that js is nil.
@@ -51,7 +53,7 @@ func New(js jetstream.JetStream, o Options) (*Limit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limit{js, w, o.Logger}, nil
+	return &Limit{js: js, w: w, log: o.Logger}, nil
 }
 
 // noteAge is how long the server keeps a ticket whose message does not come back. A message that waits for longer comes back earlier,
@@ -121,7 +123,6 @@ type consumption struct {
 	notes   *notes
 	hands   chan struct{}  // has a place for each message in hand
 	running sync.WaitGroup // of the messages in hand
-	kept    sync.Map       // their sequences
 	handle  func(context.Context, jetstream.Msg) error
 
 	receiving outage.Outage
@@ -204,11 +205,12 @@ func (c *consumption) step(ctx context.Context, msg jetstream.Msg) {
 		return // not of a consumer
 	}
 	key := sequence(msg)
-	if _, inHand := c.kept.LoadOrStore(key, true); inHand {
+	subject := c.notes.prefix + key
+	if _, inHand := c.inHand.LoadOrStore(subject, true); inHand {
 		return // the server has lost sight of the message for a while; its first delivery settles it
 	}
 	end := keep(msg, c.config.AckWait)
-	stop := sync.OnceFunc(func() { end(); c.kept.Delete(key) }) // before it is settled: it may come back at once
+	stop := sync.OnceFunc(func() { end(); c.inHand.Delete(subject) }) // before it is settled: it may come back at once
 	defer stop()
 	note := ""
 	if meta.NumDelivered > 1 {

@@ -635,7 +635,8 @@ type mute struct{ jetstream.Msg }
 
 func (mute) InProgress() error { return nil }
 
-// A message that is delivered again while it is in hand does not run beside itself, and ends with its first delivery.
+// A message that is delivered again while it is in hand does not run beside itself, also if another call of Consume gets it. It ends with
+// its first delivery.
 func TestDeliveredWhileInHand(t *testing.T) {
 	js := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -644,26 +645,30 @@ func TestDeliveredWhileInHand(t *testing.T) {
 	notes, err := limit.notes(ctx, c.CachedInfo())
 	ok(t, err)
 	began, end := make(chan struct{}, 2), make(chan struct{})
-	consuming := &consumption{Limit: limit, config: c.CachedInfo().Config, notes: notes, handle: func(context.Context, jetstream.Msg) error {
+	handle := func(context.Context, jetstream.Msg) error {
 		began <- struct{}{}
 		<-end
 		return nil
-	}}
+	}
+	consuming := &consumption{Limit: limit, config: c.CachedInfo().Config, notes: notes, handle: handle}
 	first, err := c.Next()
 	ok(t, err)
-	consuming.running.Go(func() { consuming.step(ctx, mute{first}) })
+	var running sync.WaitGroup
+	running.Go(func() { consuming.step(ctx, mute{first}) })
 	<-began
-	again, err := c.Next()
-	ok(t, err)
-	returned := make(chan struct{})
-	consuming.running.Go(func() { consuming.step(ctx, again); close(returned) })
-	select {
-	case <-returned:
-	case <-began:
-		t.Error("the message runs twice at the same time")
+	for _, consuming := range []*consumption{consuming, {Limit: limit, config: consuming.config, notes: notes, handle: handle}} {
+		again, err := c.Next()
+		ok(t, err)
+		returned := make(chan struct{})
+		running.Go(func() { consuming.step(ctx, mute{again}); close(returned) })
+		select {
+		case <-returned:
+		case <-began:
+			t.Error("the message runs twice at the same time")
+		}
 	}
 	close(end)
-	consuming.running.Wait()
+	running.Wait()
 	(&queue{js, "orders"}).done(ctx)
 	ok(t, ctx.Err())
 }
