@@ -64,8 +64,8 @@ const noteAge = 24 * time.Hour
 // context ends worker.DrainTime after ctx. It has at most inHand messages in hand, each in a goroutine of its own.
 //
 // The consumer must acknowledge explicitly and have no MaxDeliver, because each postponement is a delivery, and no BackOff,
-// because NATS adds it to each delay; Consume returns an error otherwise. It also returns an error if it cannot make the stream of
-// the tickets, when the consumer is deleted, and when the connection is closed, else nil. Postponed messages count against the
+// because NATS adds it to each delay; Consume returns an error otherwise. It also returns an error if it cannot make and use the
+// stream of the tickets, when the consumer is deleted, and when the connection is closed, else nil. Postponed messages count against the
 // consumer's MaxAckPending.
 func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, handle func(context.Context, jetstream.Msg) error) error {
 	info := c.CachedInfo()
@@ -242,7 +242,7 @@ func (c *consumption) step(ctx context.Context, msg jetstream.Msg) {
 		return
 	}
 	if out.Delay == 0 && note != "" {
-		c.notes.drop(ctx, key)
+		_ = c.notes.drop(ctx, key)
 	}
 }
 
@@ -301,31 +301,49 @@ type notes struct {
 // unambiguous makes the hyphen that ends a name recognizable: the consumer b-c of the stream a is not the consumer c of a-b.
 var unambiguous = strings.NewReplacer("=", "==", "-", "=-")
 
+// notes makes the stream. It tries all that Consume does with it: without a permission messages would wait for ever, or begin anew each
+// time.
 func (l *Limit) notes(ctx context.Context, info *jetstream.ConsumerInfo) (*notes, error) {
 	prefix := "drip." + info.Stream + "." + info.Name + "."
 	config := jetstream.StreamConfig{
 		Name: "drip-" + unambiguous.Replace(info.Stream) + "-" + info.Name, Description: "tickets of postponed messages", Subjects: []string{prefix + "*"},
 		MaxMsgsPerSubject: 1, MaxAge: noteAge, Storage: jetstream.MemoryStorage, AllowDirect: true,
 	}
-	stream, err := l.js.CreateOrUpdateStream(ctx, config)
-	return &notes{js: l.js, stream: stream, config: config, prefix: prefix, made: info.Created.UTC().Format(time.RFC3339Nano), log: l.log}, err
+	n := &notes{js: l.js, config: config, prefix: prefix, made: info.Created.UTC().Format(time.RFC3339Nano), log: l.log}
+	making, cancel := context.WithTimeout(ctx, makeTimeout)
+	defer cancel()
+	var err error
+	if n.stream, err = l.js.CreateOrUpdateStream(making, config); err == nil {
+		const nobody = "0" // sequences begin with 1
+		if err = n.write(ctx, nobody, ""); err == nil {
+			_, err = n.read(ctx, nobody)
+		}
+		if err == nil {
+			err = n.drop(ctx, nobody)
+		}
+	}
+	if refusal := l.js.Conn().LastError(); err != nil && errors.Is(refusal, nats.ErrPermissionViolation) { // without which the server is only silent
+		err = fmt.Errorf("%w, after %w", err, refusal)
+	}
+	return n, err
 }
 
 // madeHeader has notes.made in a note.
 const madeHeader = "Drip-Made"
 
-const noteTimeout = 2 * time.Second
+const (
+	makeTimeout = 5 * time.Second
+	noteTimeout = 2 * time.Second
+)
 
 // get returns the note of a message, "" if there is none. Its error means that there may be one.
 func (n *notes) get(ctx context.Context, message string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
-	defer cancel()
-	m, err := n.stream.GetLastMsgForSubject(ctx, n.prefix+message)
+	note, err := n.read(ctx, message)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders): // a server that restarts forgets a stream in memory
-		n.log.Warn("a ticket is lost", "sequence", message, "error", err)
+		n.log.Warn("no tickets on the server, a message begins anew", "sequence", message, "error", err)
 		return "", nil
-	case err != nil && !errors.Is(err, jetstream.ErrMsgNotFound):
+	case err != nil:
 		if n.reading.Fails(err) {
 			n.log.Warn("no answer about tickets, their messages wait", "sequence", message, "error", err)
 		}
@@ -334,13 +352,30 @@ func (n *notes) get(ctx context.Context, message string) (string, error) {
 	if n.reading.Works() {
 		n.log.Info("answers about tickets again")
 	}
-	if err != nil || m.Header.Get(madeHeader) != n.made {
+	return note, nil
+}
+
+func (n *notes) read(ctx context.Context, message string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	m, err := n.stream.GetLastMsgForSubject(ctx, n.prefix+message)
+	if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && m.Header.Get(madeHeader) != n.made {
 		return "", nil
+	}
+	if err != nil {
+		return "", err
 	}
 	return string(m.Data), nil
 }
 
+// put stores the note of a message. Without an answer nobody knows whether the server has stored it.
 func (n *notes) put(ctx context.Context, message, note string) {
+	if err := n.write(ctx, message, note); err != nil {
+		n.log.Warn("a ticket may be lost", "sequence", message, "error", err)
+	}
+}
+
+func (n *notes) write(ctx context.Context, message, note string) error {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
 	msg := nats.NewMsg(n.prefix + message)
@@ -352,14 +387,12 @@ func (n *notes) put(ctx context.Context, message, note string) {
 			_, err = n.js.PublishMsg(ctx, msg)
 		}
 	}
-	if err != nil {
-		n.log.Warn("a ticket is lost", "sequence", message, "error", err)
-	}
+	return err
 }
 
-// drop removes the note by its subject: after a restart of the server another note has its sequence.
-func (n *notes) drop(ctx context.Context, message string) {
+// drop removes the note by its subject: after a restart of the server another note has its sequence. A note that stays ends by itself.
+func (n *notes) drop(ctx context.Context, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	_ = n.stream.Purge(ctx, jetstream.WithPurgeSubject(n.prefix+message)) // it ends by itself
+	return n.stream.Purge(ctx, jetstream.WithPurgeSubject(n.prefix+message))
 }

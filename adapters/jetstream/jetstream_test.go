@@ -38,10 +38,10 @@ func TestMain(m *testing.M) {
 // useNATS starts a server in this process.
 func useNATS(t testing.TB) string { t.Helper(); return startNATS(t, t.TempDir(), -1).ClientURL() }
 
-// startNATS starts a server with the data in dir, which ends with the test.
-func startNATS(t testing.TB, dir string, port int) *server.Server {
+// startNATS starts a server with the data in dir, which ends with the test. Without users anyone may do all.
+func startNATS(t testing.TB, dir string, port int, users ...*server.User) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true, Users: users})
 	ok(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
@@ -274,6 +274,52 @@ func TestTerminationByAnOldServer(t *testing.T) {
 	err = limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { ran++; return worker.Permanent(errors.New("because")) })
 	if err != nil || ran != 1 || !errors.Is(context.Cause(ctx), context.Canceled) {
 		t.Errorf("Consume = %v, the message ran %d times on NATS %s", err, ran, nc.ConnectedServerVersion())
+	}
+}
+
+// A user with the permissions of docs/adapters/jetstream.md may consume. A user who lacks one for tickets learns it at the start, and not
+// from messages that wait for ever.
+func TestPermissions(t *testing.T) {
+	tickets := []string{
+		"drip.orders.work.*", "$JS.API.STREAM.UPDATE.drip-orders-work", "$JS.API.STREAM.CREATE.drip-orders-work", "$JS.API.DIRECT.GET.drip-orders-work.>", "$JS.API.STREAM.PURGE.drip-orders-work",
+	}
+	enough := append(tickets, "$JS.API.CONSUMER.INFO.orders.work", "$JS.API.CONSUMER.MSG.NEXT.orders.work", "$JS.ACK.orders.work.>")
+	for _, lacks := range append(tickets, "nothing") {
+		t.Run(lacks, func(t *testing.T) {
+			t.Parallel()
+			user := &server.User{Username: "some", Permissions: &server.Permissions{Publish: &server.SubjectPermission{
+				Allow: slices.DeleteFunc(slices.Clone(enough), func(s string) bool { return s == lacks }),
+			}}}
+			s := startNATS(t, t.TempDir(), -1, &server.User{Username: "all"}, user)
+			as := func(name string) jetstream.JetStream {
+				nc, err := nats.Connect(s.ClientURL(), nats.UserInfo(name, ""), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+				ok(t, err)
+				t.Cleanup(nc.Close)
+				js, err := jetstream.New(nc)
+				ok(t, err)
+				return js
+			}
+			all := as("all")
+			start(t, all, jetstream.ConsumerConfig{}, Options{})
+			js := as("some")
+			c, err := js.Consumer(t.Context(), "orders", "work")
+			ok(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			go func() {
+				(&queue{all, "orders"}).done(ctx)
+				cancel()
+			}()
+			err = limiting(t, js, Options{Attempts: 2, RetryDelay: time.Millisecond}).Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { return errors.New("no such luck") })
+			switch {
+			case lacks == "nothing":
+				if err != nil || !errors.Is(context.Cause(ctx), context.Canceled) {
+					t.Errorf("Consume = %v, %v", err, context.Cause(ctx))
+				}
+			case !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), `"work"`):
+				t.Errorf("Consume = %v without the permission for %s", err, lacks)
+			}
+		})
 	}
 }
 
@@ -550,11 +596,11 @@ func TestTicketsOfOthersStay(t *testing.T) {
 	}
 	ok(t, js.DeleteStream(ctx, n.config.Name)) // as a restart does with a stream in memory
 	n.put(ctx, "2", "attempts=4")
-	n.drop(ctx, "1")
+	ok(t, n.drop(ctx, "1"))
 	if note, err := n.get(ctx, "2"); note != "attempts=4" {
 		t.Errorf("the note of another message is %q, %v", note, err)
 	}
-	n.drop(ctx, "2")
+	ok(t, n.drop(ctx, "2"))
 	if note, err := n.get(ctx, "2"); note != "" || err != nil {
 		t.Errorf("the note that was dropped is %q, %v", note, err)
 	}
@@ -627,6 +673,27 @@ func TestNoAnswerAboutATicket(t *testing.T) {
 	}
 	if !ran {
 		t.Error("the message did not run")
+	}
+}
+
+// late is a JetStream whose answers to publishers come too late.
+type late struct{ jetstream.JetStream }
+
+func (l late) PublishMsg(ctx context.Context, m *nats.Msg, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	_, err := l.JetStream.PublishMsg(ctx, m, o...)
+	return nil, errors.Join(err, context.DeadlineExceeded)
+}
+
+// The log does not say that a ticket is lost which the server may have stored.
+func TestLateAnswerAboutATicket(t *testing.T) {
+	var log bytes.Buffer
+	limit, c := start(t, connect(t), jetstream.ConsumerConfig{}, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	notes, err := limit.notes(t.Context(), c.CachedInfo())
+	ok(t, err)
+	notes.js = late{notes.js}
+	notes.put(t.Context(), "1", "attempts=3")
+	if note, err := notes.get(t.Context(), "1"); note != "attempts=3" || err != nil || !strings.Contains(log.String(), "may be lost") {
+		t.Errorf("the note is %q, %v, and the log: %s", note, err, log.String())
 	}
 }
 
