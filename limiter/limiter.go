@@ -138,6 +138,7 @@ type Limiter struct {
 	// See queue.go.
 	changes   []*request
 	queue     []*request // by place
+	tail      tail       // of the queue
 	vacancies []vacancy  // by since
 	places    int64      // how many there were
 	gone      int        // about how many requests are gone and not removed yet

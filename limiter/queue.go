@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,19 +148,56 @@ func (l *Limiter) enqueue(r *request) {
 		place := l.vacancies[i].place
 		copy(l.vacancies[1:], l.vacancies[:i]) // there may be thousands behind it
 		l.vacancies = l.vacancies[1:]
-		if slices.ContainsFunc(l.queue, func(q *request) bool { return q.place > place && !q.gone && !alike(q.patience, r.patience) }) {
+		if l.overtaken(place, r.patience) {
 			r.place = place
 		}
 	}
-	for i = len(l.queue); i > 0 && l.queue[i-1].place > r.place; i-- {
-	}
+	i, _ = slices.BinarySearchFunc(l.queue, r.place, func(q *request, place int64) int { return cmp.Compare(q.place, place) })
 	l.queue = slices.Insert(l.queue, i, r)
+	l.tail.add(r, r.place == l.places)
 	// It has to wait if the requests before it do, and there is a timer for them. In a storage others may have given
 	// units back.
 	for i > 0 && l.queue[i-1].gone {
 		i--
 	}
 	r.waits = l.storage == nil && !r.try && i > 0 && l.queue[i-1].waits
+}
+
+// overtaken reports whether a request of another patience waits behind a place.
+func (l *Limiter) overtaken(place int64, patience time.Duration) bool {
+	if place >= l.tail.place && alike(patience, l.tail.least) && alike(patience, l.tail.most) {
+		return false
+	}
+	for _, q := range slices.Backward(l.queue) {
+		if q.place <= place {
+			break
+		}
+		if !q.gone && !alike(q.patience, patience) {
+			return true
+		}
+	}
+	return false
+}
+
+// A tail is the requests behind a place. Their patiences are between least and most, which are alike: thousands of calls may ask again at
+// once.
+type tail struct {
+	place       int64
+	least, most time.Duration
+}
+
+// add adds r to the queue's tail, or shortens that: with last nothing is behind r.
+func (t *tail) add(r *request, last bool) {
+	least, most := min(t.least, r.patience), max(t.most, r.patience)
+	switch {
+	case r.place <= t.place:
+	case alike(least, most):
+		t.least, t.most = least, most
+	case last:
+		*t = tail{r.place - 1, r.patience, r.patience}
+	default:
+		t.place = r.place
+	}
 }
 
 // leave takes back the request of a caller whose context has ended, and returns the caller's error. Only when half of the
