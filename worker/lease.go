@@ -205,10 +205,13 @@ func (k *renewer) begin(length time.Duration) {
 }
 
 // renew renews the lease; the timer calls it. When the limiter does not answer in a third of the lease's time, the last third is
-// left for a second try.
+// left for a second try. It does not wait for an answer after the lease's end, unless that would let the operation go on.
 func (k *renewer) renew(d time.Duration) {
-	asked := time.Now()
-	ctx, cancel := context.WithTimeout(k.ctx, d)
+	asked, most := time.Now(), d
+	if !k.failOpen || k.old {
+		most = min(d, time.Until(k.end))
+	}
+	ctx, cancel := context.WithTimeout(k.ctx, most)
 	defer cancel()
 	lease, err := k.limiter.Renew(ctx, k.entity, k.lease)
 	k.mu.Lock()
@@ -232,7 +235,7 @@ func (k *renewer) renew(d time.Duration) {
 		k.away = true
 		d -= time.Since(asked)
 	}
-	k.timer.Reset(d)
+	k.timer.Reset(min(d, time.Until(k.end)))
 }
 
 // stop ends the renewals. It does not wait for a renewal under way: renewing a settled lease changes nothing.

@@ -406,6 +406,71 @@ func TestLeaseIsRenewed(t *testing.T) {
 	})
 }
 
+// The operation is told that its lease is lost when the lease ends, and no later: another one runs from then on. That is so whenever the
+// limiter stops to answer, or is slow.
+func TestLeaseEndsInTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		failOpen bool
+		renew    func(ctx context.Context, n int) error
+		want     time.Duration
+	}{
+		"silent": {renew: func(ctx context.Context, _ int) error { return buckettest.NoAnswer(ctx) }, want: 3 * time.Second},
+		"failing, then silent": {renew: func(ctx context.Context, n int) error {
+			if n < 3 {
+				return errors.New("no answer")
+			}
+			return buckettest.NoAnswer(ctx)
+		}, want: 3 * time.Second},
+		"slow":             {renew: slow(700 * time.Millisecond), want: 10 * time.Second},
+		"slow, fails open": {renew: slow(700 * time.Millisecond), want: 10 * time.Second, failOpen: true},
+		"less slow":        {renew: slow(300 * time.Millisecond), want: 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bucket := buckettest.New(t, drip.Options{Size: 10, Lease: 3 * time.Second, MaxLease: 10 * time.Second})
+				limiter := &buckettest.Hooked{Bucket: bucket, Before: func(ctx context.Context, method string, n int) error {
+					if method == "Renew" {
+						return c.renew(ctx, n)
+					}
+					return nil
+				}}
+				began := time.Now()
+				newWorker(t, Options[string]{Limiter: limiter, FailOpen: c.failOpen}).Do(t.Context(), "shop", "", func(ctx context.Context) error {
+					<-ctx.Done()
+					if lasted := time.Since(began); lasted != c.want || context.Cause(ctx) != ErrLeaseLost {
+						t.Errorf("told after %v, want %v: %v", lasted, c.want, context.Cause(ctx))
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
+// slow lets the caller wait for an answer.
+func slow(d time.Duration) func(context.Context, int) error {
+	return func(ctx context.Context, _ int) error {
+		sleep.For(ctx, d)
+		return ctx.Err()
+	}
+}
+
+// A process that stood still for longer than a lease still asks for it with FailOpen: the limiter answers, so there is no outage in which
+// the operation may go on.
+func TestFailOpenAfterAStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := false
+		k := &renewer{limiter: buckettest.New(t, drip.Options{}), log: quiet, ctx: t.Context(), entity: "shop", failOpen: true, lost: func() { lost = true }}
+		k.begin(3 * time.Second)
+		k.end = time.Now().Add(-time.Second)
+		time.Sleep(2 * time.Second)
+		k.stop()
+		if !lost {
+			t.Error("an operation goes on without the lease that the limiter has ended")
+		}
+	})
+}
+
 // mute is a bucket that gives no answer to a method from its n-th call on.
 func mute(b *drip.Bucket, method string, from int) *buckettest.Hooked {
 	return &buckettest.Hooked{Bucket: b, Before: func(ctx context.Context, called string, n int) error {
