@@ -118,7 +118,7 @@ func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cos
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	for backoff := firstBackoff; ; backoff *= 2 {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, time.Second) {
 		err := w.limiter.Settle(ctx, entity, l, cost, costs...)
 		if err == nil {
 			return

@@ -644,10 +644,10 @@ func TestSetCostOutOfRange(t *testing.T) {
 	})
 }
 
-// A limiter without tickets is used, too. Its tokens are returned, also when that fails at first and the context is over.
+// A limiter without tickets is used, too. Its tokens are returned, also when that fails for seconds and the context is over.
 func TestPlainLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &stubborn{failures: 3}
+		l := &stubborn{until: time.Now().Add(returnTimeout - 1500*time.Millisecond)}
 		w := newWorker(t, Options[string]{Limiter: l})
 		ctx, cancel := context.WithCancel(t.Context())
 		if out := w.Do(ctx, "shop", "", func(context.Context) error { cancel(); return nil }); out.Kind != Done || l.Out.Load() != 0 {
@@ -656,14 +656,14 @@ func TestPlainLimiter(t *testing.T) {
 	})
 }
 
-// stubborn is a limiter without tickets that fails to return a token some times.
+// stubborn is a limiter without tickets that fails to return a token for some time.
 type stubborn struct {
 	buckettest.Plain
-	failures int
+	until time.Time
 }
 
 func (l *stubborn) ReturnToken(ctx context.Context, entity string) error {
-	if l.failures--; l.failures >= 0 {
+	if time.Now().Before(l.until) {
 		return errors.New("connection refused")
 	}
 	return l.Plain.ReturnToken(ctx, entity)
