@@ -7,6 +7,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -185,6 +186,30 @@ func ExampleLimit() {
 	// 18 at once, 1 each 200ms
 	// 96 each 1m0s
 	// provider: 1 in any 1s: the number is 1; it must be from 2 to 2147483647
+}
+
+// Xero tells which of its limits has refused a call. The handler closes the app's limit or the tenant's.
+func ExampleStatus_sharedLimit() {
+	refusal := func(response *http.Response) error {
+		status := provider.Read(response)
+		if !status.Throttled {
+			return nil
+		}
+		app := func(q provider.Quota) bool { return q.Name == "app minute" && q.Remaining == 0 }
+		if slices.ContainsFunc(status.Quotas, app) {
+			return worker.ThrottledShared("app", status.RetryAfter, nil)
+		}
+		return worker.Throttled(status.RetryAfter, nil)
+	}
+	for _, left := range []string{"0", "9000"} {
+		response := &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{}}
+		response.Header.Set("Retry-After", "24")
+		response.Header.Set("X-AppMinLimit-Remaining", left)
+		fmt.Println(refusal(response))
+	}
+	// Output:
+	// throttled for 24s by the limit "app"
+	// throttled for 24s
 }
 
 // A response that tells how much is left of its windows.
