@@ -420,7 +420,8 @@ func (b *Bucket) announce(ctx context.Context, entityID string, perSecond float6
 }
 
 // Pause lets no operation of the entity start for the time d, above 0, or until Resume. A time above 34 years
-// counts as 34 years.
+// counts as 34 years. Messages that ask meanwhile are postponed until its end or later, and come back then also after a
+// Resume. So pause for a short time, and again before it ends.
 func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("drip: pause %q: the time is %v; it must be above 0", entityID, d)

@@ -189,7 +189,11 @@ func (c *resume) run(ctx context.Context, t *terminal, args []string) error {
 		if !changed {
 			return closed, e.PinnedUntil, "it was not closed" + idle(e)
 		}
-		return closed, e.PinnedUntil, "open again; it had been closed until " + entities.Clock(e.ClosedUntil, e.Time, t.zone)
+		text = "open again; it had been closed until " + entities.Clock(e.ClosedUntil, e.Time, t.zone)
+		if e.Postponed() {
+			text += "\nMessages that were postponed until then come back then."
+		}
+		return closed, e.PinnedUntil, text
 	})
 }
 

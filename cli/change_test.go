@@ -215,15 +215,30 @@ func TestChange(t *testing.T) {
   "pinned_until": null
 }
 `, ""}},
-			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 00:10:00.000\n", ""}},
+			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 00:10:00.000\nMessages that were postponed until then come back then.\n", ""}},
 			{"pause URL shop-1 1000000h", outcome{0, "shop-1: closed until 2034-11-03 19:53:47.776\n", ""}},
 			{"pause URL shop-1 2000000h", outcome{0, "shop-1: closed until 2034-11-03 19:53:47.776\n", ""}},
-			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 2034-11-03 19:53:47.776\n", ""}},
+			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 2034-11-03 19:53:47.776\nMessages that were postponed until then come back then.\n", ""}},
 			{"pin URL shop-1 --limit 5/1s --for 1000000h", outcome{0, "shop-1: pinned to 5 every 1s until 2034-11-03 19:53:47.776\n", ""}},
 			{"unpin URL shop-1", outcome{0, "shop-1: the limits of the consumers alone hold again; pinned was 5 every 1s\n", ""}},
 			{"reset URL shop-1", outcome{2, "", "drip reset: it takes back 2 tokens and all tickets of shop-1; nobody is here to confirm that, so it needs --yes\n"}},
 			{"reset URL shop-1 --yes", outcome{0, "shop-1: 2 tokens and all tickets taken back; past operations stay counted\n", ""}},
 		}...)
+	})
+}
+
+// Messages that asked during a pause come back at its old end.
+func TestResumeOfPostponed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, url := inMemory(t, drip.Options{Size: 2, RefreshRate: 1, Shared: map[string]drip.Limit{"app": {Size: 10}}})
+		follow(t, url, step{"pause URL shop-1 10m", outcome{0, "shop-1: closed until 00:10:00.000\nNothing was stored of this entity: it was idle, or has another name or prefix.\n", ""}})
+		admit(t, b, "shop-1", 1)
+		follow(t, url, []step{
+			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 00:10:00.000\nMessages that were postponed until then come back then.\n", ""}},
+			{"pause URL shared:app 10m", outcome{0, "shared:app: closed until 00:10:00.000\n", ""}},
+		}...)
+		admit(t, b, "shop-2", 1)
+		follow(t, url, step{"resume URL shared:app", outcome{0, "shared:app: open again; it had been closed until 00:10:00.000\nMessages that were postponed until then come back then.\n", ""}})
 	})
 }
 

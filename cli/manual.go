@@ -178,6 +178,10 @@ const pauseHelp = `Nothing of the entity runs in any process until the time is o
 resume. Operations in flight go on. A pause never shortens a longer closing.
 Nothing that is known of the entity is lost.
 
+Messages that are postponed meanwhile come back at the end of the pause or
+later, also if you resume the entity before. So pause for a short time, and
+again before it ends.
+
   drip pause redis://localhost:6379/0 shop-1 10m
   drip pause redis://localhost:6379/0 eu- 10m --prefix
   drip pause redis://localhost:6379/0 10m --all
@@ -206,6 +210,9 @@ asks for confirmation, or needs --yes.
 
 const resumeHelp = `It also ends a closing that the provider asked for. A window that gathers
 capacity gains none for the time that the entity was closed.
+
+New messages run as the limit has room. Messages that were postponed until the
+end of the closing come back then: no resume takes them out of their queue.
 `
 
 const resetHelp = `Use it when the holders of the tokens are known to be gone. All tokens and

@@ -375,8 +375,12 @@ func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err
 				Pause: "it is closed for longer already.", Resume: "it was not closed.", Reset: "nothing is stored of it.", Unpin: "nothing was pinned.",
 			}[a.Do], 0, nil
 		}
+		open := "Open again."
+		if e.Postponed() {
+			open += " Messages that were postponed until " + entities.Clock(e.ClosedUntil, e.Time, p.zone) + " come back then."
+		}
 		return map[Do]string{
-			Pause: "Paused for " + entities.Short(a.For) + ".", Resume: "Open again.", Reset: "All tokens and tickets are taken back.",
+			Pause: "Paused for " + entities.Short(a.For) + ".", Resume: open, Reset: "All tokens and tickets are taken back.",
 			Pin: "Pinned to " + limitText(a.Pin) + ".", Unpin: "The limits of the consumers alone hold again.",
 		}[a.Do], 1, nil
 	}

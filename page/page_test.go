@@ -212,6 +212,7 @@ func TestActions(t *testing.T) {
 	for _, name := range []string{"eu-1", "eu-2", "us-1"} {
 		admit(t, s, name, 2)
 	}
+	admit(t, s, "eu-2", 9) // some of which wait
 	o := limits(s)
 	b := buckettest.New(t, o)
 	h := newSite(t, Options{Storage: s, Limits: &o, Allow: allow})
@@ -238,8 +239,10 @@ func TestActions(t *testing.T) {
 		{"do=pause&for=10m&prefix=eu-&all=yes", 400, "[eu-1]", "which entities?"},
 		{"do=pause&for=-1m&all=yes", 400, "[eu-1]", "for how long?"},
 		{"do=sing&entity=eu-1", 400, "[eu-1]", "nothing is called"},
-		{"do=resume&entity=eu-1", 303, "[]", "Open again."},
+		{"do=resume&entity=eu-1", 303, "[]", "Open again.</p>"},
 		{"do=resume&entity=eu-1", 303, "[]", "it was not closed"},
+		{"do=pause&entity=eu-2&for=10m", 303, "[eu-2]", "Paused for 10m."},
+		{"do=resume&entity=eu-2", 303, "[]", "Open again. Messages that were postponed until "},
 		{"do=pause&prefix=eu-&for=1h", 303, "[eu-1 eu-2]", "2 entities of 2 changed"},
 		{"do=pause&all=yes&for=2h", 303, "[eu-1 eu-2 us-1]", "3 entities of 3 changed"},
 		{"do=resume&all=yes", 303, "[]", "3 entities of 3 changed"},

@@ -20,6 +20,12 @@ type Subject struct {
 	bucket  *drip.Bucket
 }
 
+// Postponed reports whether operations were postponed until the end of the closing or later: no Resume brings their messages back
+// earlier.
+func (e *Subject) Postponed() bool {
+	return !e.ClosedUntil.IsZero() && !e.Waiting.Before(e.ClosedUntil)
+}
+
 // Open reads an entity, or a shared limit by its ID, to change it. Its limits are the stored ones.
 func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, error) {
 	e, err := Read(ctx, s, entity)
