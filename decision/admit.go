@@ -300,12 +300,15 @@ const (
 // unmeasured returns how long it will probably take until enough operations have ended to tell their cost, or their duration if
 // tokens are short. It returns Never if that does not matter. The longer they run, the longer they are likely to run. As long
 // as none has ended, it grows with each time, since perhaps nobody settles them. Operations that are due in this grain of a
-// shared limit may just begin.
+// shared limit may just begin, and so may the first booked ones of a window that was empty.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 	out := leases.Out(s.Now)
 	for i := range s.Calendars {
 		c := &s.Calendars[i]
 		out += c.at(c.Head)
+	}
+	if s.Last == 0 && s.Slot > s.Now { // none has begun yet
+		out++
 	}
 	if a.Delay <= far || s.Ended >= few || s.Closed > s.Now || out == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
 		return Never

@@ -8367,6 +8367,9 @@ end
                     local n2 = c2.Head
                     out2 = out2 + c2.Units.At(n2 - c2.Head)
                   end
+                  if s_Last == 0 and s_Slot > s_Now then
+                    out2 = out2 + 1
+                  end
                   local is4 = a_Delay <= 60000 or s_Ended >= 4 or s_Closed > s_Now or out2 == 0
                   if not is4 then
                     local max2 = op_Cost_0
@@ -8476,6 +8479,9 @@ end
                       local c2 = x2.State_Calendars[i2]
                       local n2 = c2.Head
                       out2 = out2 + c2.Units.At(n2 - c2.Head)
+                    end
+                    if x2.State_Last == 0 and x2.State_Slot > x2.State_Now then
+                      out2 = out2 + 1
                     end
                     local is4 = a_Delay <= 60000 or x2.State_Ended >= 4 or x2.State_Closed > x2.State_Now or out2 == 0
                     if not is4 then
