@@ -289,9 +289,9 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot 
 	}
 }
 
-// A slot more than far ms ahead depends on the cost and the duration of operations. Estimates of them are often several times
-// too high. So before the first operations are measured, a message gets no such slot. It asks again when a quarter of
-// that time or asksAgain is over, or later if they will probably not be measured by then.
+// A slot more than far ms ahead, or behind the opening, depends on the cost and the duration of operations. Estimates of them are often
+// several times too high. So before the first operations are measured, a message gets no such slot. It asks again when a quarter of that
+// time or asksAgain is over, or later if they will probably not be measured by then.
 const (
 	far       = minute
 	asksAgain = 20_000 // ms
@@ -300,17 +300,17 @@ const (
 // unmeasured returns how long it will probably take until enough operations have ended to tell their cost, or their duration if
 // tokens are short. It returns Never if that does not matter. The longer they run, the longer they are likely to run. As long
 // as none has ended, it grows with each time, since perhaps nobody settles them. Operations that are due in this grain of a
-// shared limit may just begin, and so may the first booked ones of a window that was empty.
+// shared limit may just begin, and so may booked ones if none has begun since the opening.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 	out := leases.Out(s.Now)
 	for i := range s.Calendars {
 		c := &s.Calendars[i]
 		out += c.at(c.Head)
 	}
-	if s.Last == 0 && s.Slot > s.Now { // none has begun yet
+	if s.Slot > s.Now && s.LastID/1024 <= s.Closed {
 		out++
 	}
-	if a.Delay <= far || s.Ended >= few || s.Closed > s.Now || out == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
+	if a.Delay-max(0, s.Closed-s.Now) <= far || s.Ended >= few || out == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
 		return Never
 	}
 	since := s.LastID / 1024

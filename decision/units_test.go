@@ -179,8 +179,8 @@ func TestRefundTaken(t *testing.T) {
 	}
 }
 
-// A slot more than a minute ahead waits for the first costs, with waits that grow. A closed entity's slot depends on no cost, and
-// neither does the slot of a single call.
+// A slot more than a minute ahead waits for the first costs, with waits that grow. A closed entity's slot at its opening depends on no
+// cost, and neither does the slot of a single call.
 func TestFarSlotsWaitForCosts(t *testing.T) {
 	const day = 86_400_000
 	e := newEntity(t, decision.Window{Size: 100, Rate: 100, Interval: day})

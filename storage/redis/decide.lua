@@ -8367,16 +8367,19 @@ end
                     local n2 = c2.Head
                     out2 = out2 + c2.Units.At(n2 - c2.Head)
                   end
-                  if s_Last == 0 and s_Slot > s_Now then
+                  if s_Slot > s_Now and (s_LastID - s_LastID % 1024) / 1024 <= s_Closed then
                     out2 = out2 + 1
                   end
-                  local is4 = a_Delay <= 60000 or s_Ended >= 4 or s_Closed > s_Now or out2 == 0
+                  local max2 = 0
+                  local x2 = s_Closed - s_Now
+                  if x2 > max2 then max2 = x2 end
+                  local is4 = a_Delay - max2 <= 60000 or s_Ended >= 4 or out2 == 0
                   if not is4 then
-                    local max2 = op_Cost_0
-                    if op_Cost_1 > max2 then max2 = op_Cost_1 end
-                    if op_Cost_2 > max2 then max2 = op_Cost_2 end
-                    if op_Cost_3 > max2 then max2 = op_Cost_3 end
-                    is4 = max2 < 2 and a_Bound ~= 2
+                    local max3 = op_Cost_0
+                    if op_Cost_1 > max3 then max3 = op_Cost_1 end
+                    if op_Cost_2 > max3 then max3 = op_Cost_2 end
+                    if op_Cost_3 > max3 then max3 = op_Cost_3 end
+                    is4 = max3 < 2 and a_Bound ~= 2
                   end
                   if is4 then
                     unmeasured = 9007199254740991
@@ -8387,12 +8390,12 @@ end
                     elseif s_Ended == 0 then
                       since = 2 * s_Last - s_Now
                     end
-                    local x2 = s_Held + l_Guess
+                    local x3 = s_Held + l_Guess
                     local y = s_Ended + 1
-                    local max3 = (x2 - x2 % y) / y
-                    local x3 = s_Now - since
-                    if x3 > max3 then max3 = x3 end
-                    unmeasured = max3 + 1
+                    local max4 = (x3 - x3 % y) / y
+                    local x4 = s_Now - since
+                    if x4 > max4 then max4 = x4 end
+                    unmeasured = max4 + 1
                   end
                 end
                 local wait = unmeasured
@@ -8480,33 +8483,41 @@ end
                       local n2 = c2.Head
                       out2 = out2 + c2.Units.At(n2 - c2.Head)
                     end
-                    if x2.State_Last == 0 and x2.State_Slot > x2.State_Now then
-                      out2 = out2 + 1
-                    end
-                    local is4 = a_Delay <= 60000 or x2.State_Ended >= 4 or x2.State_Closed > x2.State_Now or out2 == 0
-                    if not is4 then
-                      local max2 = op_Cost_0
-                      if op_Cost_1 > max2 then max2 = op_Cost_1 end
-                      if op_Cost_2 > max2 then max2 = op_Cost_2 end
-                      if op_Cost_3 > max2 then max2 = op_Cost_3 end
-                      is4 = max2 < 2 and a_Bound ~= 2
+                    local is4 = x2.State_Slot > x2.State_Now
+                    if is4 then
+                      local x3 = x2.State_LastID
+                      is4 = (x3 - x3 % 1024) / 1024 <= x2.State_Closed
                     end
                     if is4 then
+                      out2 = out2 + 1
+                    end
+                    local max2 = 0
+                    local x4 = x2.State_Closed - x2.State_Now
+                    if x4 > max2 then max2 = x4 end
+                    local is5 = a_Delay - max2 <= 60000 or x2.State_Ended >= 4 or out2 == 0
+                    if not is5 then
+                      local max3 = op_Cost_0
+                      if op_Cost_1 > max3 then max3 = op_Cost_1 end
+                      if op_Cost_2 > max3 then max3 = op_Cost_2 end
+                      if op_Cost_3 > max3 then max3 = op_Cost_3 end
+                      is5 = max3 < 2 and a_Bound ~= 2
+                    end
+                    if is5 then
                       unmeasured2 = 9007199254740991
                     else
-                      local x3 = x2.State_LastID
-                      local since = (x3 - x3 % 1024) / 1024
+                      local x5 = x2.State_LastID
+                      local since = (x5 - x5 % 1024) / 1024
                       if x2.State_Ended == 0 and x2.State_Last == 0 then
                         since = x2.State_Now
                       elseif x2.State_Ended == 0 then
                         since = 2 * x2.State_Last - x2.State_Now
                       end
-                      local x4 = x2.State_Held + x2.Limits_Guess
+                      local x6 = x2.State_Held + x2.Limits_Guess
                       local y = x2.State_Ended + 1
-                      local max3 = (x4 - x4 % y) / y
-                      local x5 = x2.State_Now - since
-                      if x5 > max3 then max3 = x5 end
-                      unmeasured2 = max3 + 1
+                      local max4 = (x6 - x6 % y) / y
+                      local x7 = x2.State_Now - since
+                      if x7 > max4 then max4 = x7 end
+                      unmeasured2 = max4 + 1
                     end
                   end
                   local lapse3 = 0
