@@ -208,12 +208,15 @@ func (k *renewer) begin(length time.Duration) {
 // left for a second try. It does not wait for an answer after the lease's end, unless that would let the operation go on.
 func (k *renewer) renew(d time.Duration) {
 	asked, most := time.Now(), d
+	k.mu.Lock()
+	held := k.lease
 	if !k.failOpen || k.old {
 		most = min(d, time.Until(k.end))
 	}
+	k.mu.Unlock()
 	ctx, cancel := context.WithTimeout(k.ctx, most)
 	defer cancel()
-	lease, err := k.limiter.Renew(ctx, k.entity, k.lease)
+	lease, err := k.limiter.Renew(ctx, k.entity, held)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	none, over := errors.Is(err, drip.ErrNoLease), !time.Now().Before(k.end)

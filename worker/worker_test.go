@@ -462,7 +462,9 @@ func TestFailOpenAfterAStall(t *testing.T) {
 		lost := false
 		k := &renewer{limiter: buckettest.New(t, drip.Options{}), log: quiet, ctx: t.Context(), entity: "shop", failOpen: true, lost: func() { lost = true }}
 		k.begin(3 * time.Second)
+		k.mu.Lock()
 		k.end = time.Now().Add(-time.Second)
+		k.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		k.stop()
 		if !lost {
