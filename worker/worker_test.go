@@ -427,13 +427,7 @@ func TestLeaseEndsInTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				bucket := buckettest.New(t, drip.Options{Size: 10, Lease: 3 * time.Second, MaxLease: 10 * time.Second})
-				limiter := &buckettest.Hooked{Bucket: bucket, Before: func(ctx context.Context, method string, n int) error {
-					if method == "Renew" {
-						return c.renew(ctx, n)
-					}
-					return nil
-				}}
+				limiter := renewing(t, c.renew)
 				began := time.Now()
 				newWorker(t, Options[string]{Limiter: limiter, FailOpen: c.failOpen}).Do(t.Context(), "shop", "", func(ctx context.Context) error {
 					<-ctx.Done()
@@ -445,6 +439,17 @@ func TestLeaseEndsInTime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// renewing is a bucket with leases of three seconds, at most ten. renew gets the number of each Renew before the bucket does.
+func renewing(t *testing.T, renew func(ctx context.Context, n int) error) *buckettest.Hooked {
+	bucket := buckettest.New(t, drip.Options{Size: 10, Lease: 3 * time.Second, MaxLease: 10 * time.Second})
+	return &buckettest.Hooked{Bucket: bucket, Before: func(ctx context.Context, method string, n int) error {
+		if method == "Renew" {
+			return renew(ctx, n)
+		}
+		return nil
+	}}
 }
 
 // slow lets the caller wait for an answer.
@@ -508,13 +513,7 @@ func TestLeaseOfFailOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				bucket := buckettest.New(t, drip.Options{Size: 10, Lease: 3 * time.Second, MaxLease: 10 * time.Second})
-				limiter := &buckettest.Hooked{Bucket: bucket, Before: func(ctx context.Context, method string, n int) error {
-					if method == "Renew" {
-						return c.renew(ctx, n)
-					}
-					return nil
-				}}
+				limiter := renewing(t, c.renew)
 				w := newWorker(t, Options[string]{Limiter: limiter, FailOpen: true})
 				out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
 					sleep.For(ctx, time.Minute)
