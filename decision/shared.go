@@ -495,14 +495,15 @@ func (x *Shared) book(f *Flow, op *Op, t *Ticket) {
 	if n == x.gathered { // the grains before it have no room any more
 		c.Front = max(c.Front, n)
 	}
-	if !op.back() && f.Units+f.Later == 0 { // the entity begins to wait: nothing before is late
+	begins := !op.back() && f.Units+f.Later == 0 // the entity begins to wait: nothing before is late
+	if begins {
 		f.Fair = max(f.Fair, (c.Head-1)*tick)
 	}
 	if x.fair > 0 && !op.Urgent {
 		last := x.fair
 		if n < last/tick { // booked early
 			last = n * tick
-		} else if !op.back() && f.Units+f.Later == 0 { // the entity begins to wait: its first turn
+		} else if begins { // its first turn
 			f.Fair = last
 		}
 		f.Last = max(f.Last, last)

@@ -4514,7 +4514,8 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
   if n2 == x.gathered then
     if n2 > c2.Front then c2.Front = n2 end
   end
-  if not (op_Ticket_Slot > 0 and op_Kind ~= 0) and f.Units + f.Later == 0 then
+  local begins = not (op_Ticket_Slot > 0 and op_Kind ~= 0) and f.Units + f.Later == 0
+  if begins then
     local x3 = (c2.Head - 1) * 524288
     if x3 > f.Fair then f.Fair = x3 end
   end
@@ -4522,7 +4523,7 @@ function Shared_book(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
     local last2 = x.fair
     if n2 < (last2 - last2 % 524288) / 524288 then
       last2 = n2 * 524288
-    elseif not (op_Ticket_Slot > 0 and op_Kind ~= 0) and f.Units + f.Later == 0 then
+    elseif begins then
       f.Fair = last2
     end
     if last2 > f.Last then f.Last = last2 end
