@@ -266,6 +266,7 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot 
 	a.Ticket = Ticket{Slot: slot, Number: v.number, Again: op.Ticket.Again, Cost: op.Cost}
 	// An operation that its own windows deny books them again, also if a shared limit holds it for longer.
 	if a.Limit == 0 || op.back() && v.bound >= BoundWindow && !op.Urgent {
+		v.turn = v.turn && slot <= own+soon // else the shared limit holds it past its turn
 		l.book(s, op, v, a)
 	}
 	// While a shared limit holds it for longer, the entity's others run.

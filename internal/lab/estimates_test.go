@@ -260,6 +260,24 @@ func TestEstimatesBeforeTheFirstOperation(t *testing.T) {
 	}
 }
 
+// A shared limit is nearly as short as the entity's own one, and estimates are four times too high. Messages that the shared limit holds past
+// their turns in the own window take no turns from the others.
+func TestEstimatesInTwoShortLimits(t *testing.T) {
+	for _, c := range []struct {
+		own, app, estimate int
+		interval           time.Duration
+	}{{800, 1000, 26, time.Minute}, {80_000, 100_000, 2666, 10 * time.Second}} {
+		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Uniform(time.Second, 3*time.Second)}
+		r.costs = func(r *rand.Rand) (estimate, real drip.Costs) {
+			return drip.Costs{"tokens": c.estimate}, drip.Costs{"tokens": c.estimate * (25 + r.IntN(75)) / 250}
+		}
+		r.own = []drip.Window{{Size: c.own, RefreshInterval: c.interval, Unit: "tokens"}}
+		r.play(drip.Limit{Size: c.app, RefreshInterval: c.interval, Unit: "tokens", Concurrency: plenty}, true, 0, 3000)
+		took := float64(r.last-backlogAt) * float64(c.own) / float64(r.used["tokens"]) / float64(c.interval.Milliseconds())
+		tell(t, took > 1.5 || r.asked > 4, "%d and %d each %v: %.2f of the least time, %.2f postponements", c.own, c.app, c.interval, took, r.asked)
+	}
+}
+
 // A long window gets back what operations leave. So a backlog for which it has room does not wait for its refresh, although
 // estimates would last for hours or days. The operations outlast the interval of a second, which gets little back. In half of the
 // runs no cost is known at first.
@@ -375,6 +393,7 @@ type estimatedRun struct {
 	abandons  bool          // no operation is settled
 	empty     bool          // the windows are empty when the backlog arrives
 	closed    time.Duration // for which the first operation closes the limit
+	own       []drip.Window // of the only entity within a shared limit; nil: there are three without one
 
 	used  map[string]int // by the backlog, in each unit
 	asked float64        // postponements of a message of the backlog
@@ -404,7 +423,10 @@ func (r *estimatedRun) play(limit drip.Limit, shared bool, known, backlog int) {
 	}
 	names, limited := []string{"one"}, "one"
 	if shared {
-		load.Options, names, limited = within(1<<30, 1<<30, limit), []string{"one", "two", "three"}, drip.SharedID("app")
+		load.Options, limited = within(1<<30, 1<<30, limit), drip.SharedID("app")
+		if load.Options.Windows = r.own; r.own == nil {
+			names = []string{"one", "two", "three"}
+		}
 	}
 	if r.empty {
 		load.Options.Start = time.UnixMilli(backlogAt)

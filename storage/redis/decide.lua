@@ -8794,6 +8794,7 @@ end
                   a_Ticket_Cost_2 = op_Cost_2
                   a_Ticket_Cost_3 = op_Cost_3
                   if a_Limit == 0 or op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound >= 4 and not op_Urgent then
+                    v_turn = v_turn and slot <= own2 + 4000
                     do
                       if v_spare then
                         a_Ticket_Again = 2
