@@ -218,7 +218,7 @@ func TestUnitsLongerWindows(t *testing.T) {
 
 // Inspect tells the booked amount of the first window's unit, which a longer window alone may count.
 func TestInspectBookedUnits(t *testing.T) {
-	now := time.UnixMilli(1_700_006_430_000) // in the middle of a minute: nearer its ends some slots are so far that they are not booked
+	now := time.UnixMilli(1_700_006_450_000) // ten seconds before the next minute: in its beginning some slots are so far that they are not booked
 	b := buckettest.New(t, drip.Options{Clock: func() time.Time { return now }, Shared: map[string]drip.Limit{"model": {
 		Size: 1000, RefreshInterval: time.Minute, Unit: "tokens", Windows: []drip.Window{{Size: 5, RefreshInterval: time.Second}},
 	}}})

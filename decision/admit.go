@@ -108,14 +108,14 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	a.Delay = slot - s.Now
 	asks := false
 	if !op.back() {
-		wait, lapse := l.unmeasured(s, leases, op, a), l.lapse(s, op, a)
+		again := min(l.unmeasured(s, leases, op, a), l.lapse(s, op, a))
 		if a.Limit > 0 {
 			x := &shared[a.Limit-1]
-			wait, lapse = x.Limits.unmeasured(x.State, x.Leases, op, a), x.lapse(op, a)
+			again = min(x.Limits.unmeasured(x.State, x.Leases, op, a), x.lapse(op, a))
 		}
-		asks = a.Delay/4 > wait || a.Delay > lapse
+		asks = again < a.Delay
 		if asks {
-			a.Delay = max(min(wait, lapse), min(a.Delay/4, asksAgain), s.opens(shared)-s.Now)
+			a.Delay = max(again, s.opens(shared)-s.Now)
 		}
 	}
 	if op.Deadline > 0 && s.Now+a.Delay > op.Deadline {
@@ -290,20 +290,26 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot 
 	}
 }
 
-// A slot more than far ms ahead, or behind the opening, depends on the cost and the duration of operations. Estimates of them are often
-// several times too high. So before the first operations are measured, a message gets no such slot. It asks again when a quarter of that
-// time or asksAgain is over, or later if they will probably not be measured by then.
-const (
-	far       = minute
-	asksAgain = 20_000 // ms
-)
+// far is the time, in ms, between the first operations and a far slot. Such a slot depends on the cost and the duration of
+// operations, and estimates of them are often several times too high. So before the first operations are measured, a message gets
+// no far slot, but asks again. If only durations matter, far slots begin after a minute: operations in flight tell enough of them.
+const far = 20_000
 
-// unmeasured returns how long it will probably take until enough operations have ended to tell their cost, or their duration if
-// tokens are short. It returns Never if that does not matter. The longer they run, the longer they are likely to run. As long
-// as none has ended, it grows with each time, since perhaps nobody settles them. Operations that are due in this grain of a
-// shared limit may just begin, and so may booked ones if none has begun since the opening.
+// unmeasured returns the time after which a message with a far slot asks again, or Never if it books the slot. The first operations have
+// probably ended by then. The longer they run, the longer they are likely to run. As long as none has ended, the time grows, since
+// perhaps nobody settles them. Operations that are due in this grain of a shared limit may just begin. If none has begun since the opening,
+// booked ones begin as soon as the windows have room.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
-	out := leases.Out(s.Now)
+	first, out, span, cost := max(s.Now, s.Closed), leases.Out(s.Now), int64(0), int64(0)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if each := w.spanUS(op.Cost[w.Unit]); each > span {
+			span, cost = each, op.Cost[w.Unit]
+		}
+		if out == 0 {
+			first = max(first, w.room(s, s.Lines[i].Left, op.Cost[w.Unit], s.Now))
+		}
+	}
 	for i := range s.Calendars {
 		c := &s.Calendars[i]
 		out += c.at(c.Head)
@@ -311,7 +317,11 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 	if s.Slot > s.Now && s.LastID/1024 <= s.Closed {
 		out++
 	}
-	if a.Delay-max(0, s.Closed-s.Now) <= far || s.Ended >= few || out == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 && a.Bound != BoundTokens {
+	delay, most := s.Now+a.Delay-first, int64(minute)
+	if cost > 1 {
+		most = min(most, max(far, l.grace(), few*span/1000))
+	}
+	if delay <= most || s.Ended >= few || out == 0 || cost < 2 && a.Bound != BoundTokens {
 		return Never
 	}
 	since := s.LastID / 1024
@@ -320,7 +330,11 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 	} else if s.Ended == 0 {
 		since = 2*s.Last - s.Now
 	}
-	return max(l.mean(s), s.Now-since) + 1
+	wait := max(l.mean(s), s.Now-since) + 1
+	if delay/4 <= wait { // it would ask several times
+		return Never
+	}
+	return first - s.Now + max(wait, min(delay/2, far))
 }
 
 // lapse returns how long the booked operations will probably take to use up a window, if they come. It returns Never unless only their

@@ -8362,7 +8362,39 @@ end
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 local unmeasured = 0
                 do
+                  local first2 = s_Now > s_Closed and s_Now or s_Closed
                   local out2 = Out(s_Now)
+                  local span = 0
+                  local cost2 = 0
+                  for i2 = 0, l_Windows_n - 1 do
+                    local w = l_Windows[i2]
+                    do
+                      local spanUS = 0
+                      do
+                        local i3 = w.Unit
+                        local cost3 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        local x2 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                        local y = w.Rate < w.Size and w.Rate or w.Size
+                        local each2 = (x2 - x2 % y) / y
+                        local y2 = each2 + 1
+                        local min2 = cost3
+                        local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+                        if x3 < min2 then min2 = x3 end
+                        spanUS = min2 * each2
+                      end
+                      local each2 = spanUS
+                      if each2 > span then
+                        local i3 = w.Unit
+                        span, cost2 = each2, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      end
+                    end
+                    if out2 == 0 then
+                      local room2 = 0
+                      local i3 = w.Unit
+                      room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, s_Lines[i2].Left, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, s_Now)
+                      if room2 > first2 then first2 = room2 end
+                    end
+                  end
                   for i2 = 0, s_Calendars_n - 1 do
                     local c2 = s_Calendars[i2]
                     local n2 = c2.Head
@@ -8371,18 +8403,18 @@ end
                   if s_Slot > s_Now and (s_LastID - s_LastID % 1024) / 1024 <= s_Closed then
                     out2 = out2 + 1
                   end
-                  local max2 = 0
-                  local x2 = s_Closed - s_Now
-                  if x2 > max2 then max2 = x2 end
-                  local is4 = a_Delay - max2 <= 60000 or s_Ended >= 4 or out2 == 0
-                  if not is4 then
-                    local max3 = op_Cost_0
-                    if op_Cost_1 > max3 then max3 = op_Cost_1 end
-                    if op_Cost_2 > max3 then max3 = op_Cost_2 end
-                    if op_Cost_3 > max3 then max3 = op_Cost_3 end
-                    is4 = max3 < 2 and a_Bound ~= 2
+                  local delay = s_Now + a_Delay - first2
+                  local most2 = 60000
+                  if cost2 > 1 then
+                    local x2 = 4 * span
+                    local max2 = 20000
+                    local x3 = (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                    if x3 > max2 then max2 = x3 end
+                    local x4 = (x2 - x2 % 1000) / 1000
+                    if x4 > max2 then max2 = x4 end
+                    if max2 < most2 then most2 = max2 end
                   end
-                  if is4 then
+                  if delay <= most2 or s_Ended >= 4 or out2 == 0 or cost2 < 2 and a_Bound ~= 2 then
                     unmeasured = 9007199254740991
                   else
                     local since = (s_LastID - s_LastID % 1024) / 1024
@@ -8391,20 +8423,26 @@ end
                     elseif s_Ended == 0 then
                       since = 2 * s_Last - s_Now
                     end
-                    local x3 = s_Held + l_Guess
+                    local x2 = s_Held + l_Guess
                     local y = s_Ended + 1
-                    local max4 = (x3 - x3 % y) / y
-                    local x4 = s_Now - since
-                    if x4 > max4 then max4 = x4 end
-                    unmeasured = max4 + 1
+                    local max2 = (x2 - x2 % y) / y
+                    local x3 = s_Now - since
+                    if x3 > max2 then max2 = x3 end
+                    local wait = max2 + 1
+                    if (delay - delay % 4) / 4 <= wait then
+                      unmeasured = 9007199254740991
+                    else
+                      local min2 = (delay - delay % 2) / 2
+                      if 20000 < min2 then min2 = 20000 end
+                      unmeasured = first2 - s_Now + (wait > min2 and wait or min2)
+                    end
                   end
                 end
-                local wait = unmeasured
                 local lapse = 0
                 do
-                  local wait2 = 9007199254740991
+                  local wait = 9007199254740991
                   if a_Bound ~= 3 or a_Delay < 600000 then
-                    lapse = wait2
+                    lapse = wait
                   else
                     local done
                     for i2 = 0, l_Windows_n - 1 do
@@ -8465,20 +8503,52 @@ end
                           uses = (x8 - x8 % 1000) / 1000 + max5
                         end
                         local x3 = max2 + uses
-                        if x3 < wait2 then wait2 = x3 end
+                        if x3 < wait then wait = x3 end
                       end
                     end
                     if not done then
-                      lapse = wait2
+                      lapse = wait
                     end
                   end
                 end
-                local lapse2 = lapse
+                local again2 = unmeasured < lapse and unmeasured or lapse
                 if a_Limit > 0 then
                   local x2 = shared[a_Limit - 1]
                   local unmeasured2 = 0
                   do
+                    local first2 = x2.State_Now > x2.State_Closed and x2.State_Now or x2.State_Closed
                     local out2 = x2.Leases.Out(x2.State_Now)
+                    local span = 0
+                    local cost2 = 0
+                    for i2 = 0, x2.Limits_Windows_n - 1 do
+                      local w = x2.Limits_Windows[i2]
+                      do
+                        local spanUS = 0
+                        do
+                          local i3 = w.Unit
+                          local cost3 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                          local y = w.Rate < w.Size and w.Rate or w.Size
+                          local each2 = (x3 - x3 % y) / y
+                          local y2 = each2 + 1
+                          local min2 = cost3
+                          local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+                          if x4 < min2 then min2 = x4 end
+                          spanUS = min2 * each2
+                        end
+                        local each2 = spanUS
+                        if each2 > span then
+                          local i3 = w.Unit
+                          span, cost2 = each2, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        end
+                      end
+                      if out2 == 0 then
+                        local room2 = 0
+                        local i3 = w.Unit
+                        room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, x2.State_Lines[i2].Left, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, x2.State_Now)
+                        if room2 > first2 then first2 = room2 end
+                      end
+                    end
                     for i2 = 0, x2.State_Calendars_n - 1 do
                       local c2 = x2.State_Calendars[i2]
                       local n2 = c2.Head
@@ -8492,41 +8562,48 @@ end
                     if is4 then
                       out2 = out2 + 1
                     end
-                    local max2 = 0
-                    local x4 = x2.State_Closed - x2.State_Now
-                    if x4 > max2 then max2 = x4 end
-                    local is5 = a_Delay - max2 <= 60000 or x2.State_Ended >= 4 or out2 == 0
-                    if not is5 then
-                      local max3 = op_Cost_0
-                      if op_Cost_1 > max3 then max3 = op_Cost_1 end
-                      if op_Cost_2 > max3 then max3 = op_Cost_2 end
-                      if op_Cost_3 > max3 then max3 = op_Cost_3 end
-                      is5 = max3 < 2 and a_Bound ~= 2
+                    local delay = x2.State_Now + a_Delay - first2
+                    local most2 = 60000
+                    if cost2 > 1 then
+                      local x4 = 4 * span
+                      local max2 = 20000
+                      local x5 = (x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000
+                      if x5 > max2 then max2 = x5 end
+                      local x6 = (x4 - x4 % 1000) / 1000
+                      if x6 > max2 then max2 = x6 end
+                      if max2 < most2 then most2 = max2 end
                     end
-                    if is5 then
+                    if delay <= most2 or x2.State_Ended >= 4 or out2 == 0 or cost2 < 2 and a_Bound ~= 2 then
                       unmeasured2 = 9007199254740991
                     else
-                      local x5 = x2.State_LastID
-                      local since = (x5 - x5 % 1024) / 1024
+                      local x4 = x2.State_LastID
+                      local since = (x4 - x4 % 1024) / 1024
                       if x2.State_Ended == 0 and x2.State_Last == 0 then
                         since = x2.State_Now
                       elseif x2.State_Ended == 0 then
                         since = 2 * x2.State_Last - x2.State_Now
                       end
-                      local x6 = x2.State_Held + x2.Limits_Guess
+                      local x5 = x2.State_Held + x2.Limits_Guess
                       local y = x2.State_Ended + 1
-                      local max4 = (x6 - x6 % y) / y
-                      local x7 = x2.State_Now - since
-                      if x7 > max4 then max4 = x7 end
-                      unmeasured2 = max4 + 1
+                      local max2 = (x5 - x5 % y) / y
+                      local x6 = x2.State_Now - since
+                      if x6 > max2 then max2 = x6 end
+                      local wait = max2 + 1
+                      if (delay - delay % 4) / 4 <= wait then
+                        unmeasured2 = 9007199254740991
+                      else
+                        local min2 = (delay - delay % 2) / 2
+                        if 20000 < min2 then min2 = 20000 end
+                        unmeasured2 = first2 - x2.State_Now + (wait > min2 and wait or min2)
+                      end
                     end
                   end
-                  local lapse3 = 0
+                  local lapse2 = 0
                   do
                     local c2 = x2.State_Calendars[0]
-                    local wait2 = 9007199254740991
+                    local wait = 9007199254740991
                     if a_Bound == 1 or a_Delay < 600000 then
-                      lapse3 = wait2
+                      lapse2 = wait
                     else
                       local x3 = c2.Booked * 1024
                       local y = x2.rate
@@ -8545,7 +8622,7 @@ end
                         local room2 = 0
                         room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, line2.Left, cost2, x2.State_Now)
                         if room2 >= x2.State_Now + 600000 then
-                          lapse3 = 9007199254740991
+                          lapse2 = 9007199254740991
                           done = true
                           break
                         end
@@ -8590,20 +8667,18 @@ end
                             uses = (x12 - x12 % 1000) / 1000 + max4
                           end
                           local x7 = (0 > min3 and 0 or min3) + uses
-                          if x7 < wait2 then wait2 = x7 end
+                          if x7 < wait then wait = x7 end
                         end
                       end
                       if not done then
-                        lapse3 = wait2
+                        lapse2 = wait
                       end
                     end
                   end
-                  wait, lapse2 = unmeasured2, lapse3
+                  again2 = unmeasured2 < lapse2 and unmeasured2 or lapse2
                 end
-                asks = (a_Delay - a_Delay % 4) / 4 > wait or a_Delay > lapse2
+                asks = again2 < a_Delay
                 if asks then
-                  local min2 = (a_Delay - a_Delay % 4) / 4
-                  if 20000 < min2 then min2 = 20000 end
                   local opens = 0
                   do
                     local at2 = s_Closed
@@ -8612,8 +8687,7 @@ end
                     end
                     opens = at2
                   end
-                  local max2 = wait < lapse2 and wait or lapse2
-                  if min2 > max2 then max2 = min2 end
+                  local max2 = again2
                   local x2 = opens - s_Now
                   if x2 > max2 then max2 = x2 end
                   a_Delay = max2
