@@ -290,9 +290,10 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot 
 	}
 }
 
-// far is the time, in ms, between the first operations and a far slot. Such a slot depends on the cost and the duration of
-// operations, and estimates of them are often several times too high. So before the first operations are measured, a message gets
-// no far slot, but asks again. If only durations matter, far slots begin after a minute: operations in flight tell enough of them.
+// A slot is far if it comes more than far ms after the first operations. Such a slot depends on the cost and the duration of operations,
+// and estimates of them are often several times too high. So before the first operations are measured, a message gets no far slot, but
+// asks again. Slots of the next interval are not far, nor are those of the next few operations, for up to a minute. If only durations
+// matter, it is a minute.
 const far = 20_000
 
 // unmeasured returns the time after which a message with a far slot asks again, or Never if it books the slot. The first operations have
