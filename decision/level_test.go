@@ -166,6 +166,19 @@ func TestLevelOfARateAboveSize(t *testing.T) {
 	}
 }
 
+// A bucket whose part is smaller than its rate brings that part of the rate.
+func TestLevelOfASmallBucket(t *testing.T) {
+	e := newEntity(t, perSecond(12, 10))
+	for _, part := range []int64{7000, 5000, 2000} {
+		e.do(500, decision.Op{Kind: decision.Announce, For: 60_000, Level: part})
+		e.do(500, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+		w := e.l.InForce(&e.s, 500).Windows[0]
+		if want := part * 10 * w.Interval / 1000 / decision.Whole; w.Rate < want || w.Rate > want+1 {
+			t.Errorf("at %d of %d it brings %d each %d ms, want %d", part, decision.Whole, w.Rate, w.Interval, want)
+		}
+	}
+}
+
 // A level that falls and rises within an interval brings no more than the window's Size, also if its part is less than one call.
 func TestLevelToAndFro(t *testing.T) {
 	e, ran := newEntity(t, decision.Window{Size: 5, Rate: 5, Interval: 60_000}), 0
