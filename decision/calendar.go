@@ -205,9 +205,6 @@ func (x *Shared) serves(n int64) int64 {
 func (x *Shared) seek(op *Op, t int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	n := max(l.grain(t), c.Head+1)
-	if c.Front > c.Head+1 && x.in(n, c.at(n))+l.Windows[l.Shortest].Interval <= t { // another limit holds it past its turn in this grain
-		n++
-	}
 	first := n <= c.Front && !x.apart
 	if first && !(op.back() && x.fits() && x.longer && x.open(op, n, x.rate) == n) { // else it leaves room in the interval of a longer window
 		n = c.Front

@@ -3529,45 +3529,36 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
   local x3 = c2.Head + 1
   if x3 > max3 then max3 = x3 end
   local n2 = max3
-  local is2 = c2.Front > c2.Head + 1
-  if is2 then
-    local in2 = 0
-    in2 = Shared_in(x, n2, c2.Units.At(n2 - c2.Head))
-    is2 = in2 + x.Limits_Windows[x.Limits_Shortest].Interval <= t
-  end
-  if is2 then
-    n2 = n2 + 1
-  end
   local first2 = n2 <= c2.Front and not x.apart
-  local is4 = first2
-  if is4 then
-    local is3 = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.bound == 0 and x.longer
-    if is3 then
+  local is3 = first2
+  if is3 then
+    local is2 = op_Ticket_Slot > 0 and op_Kind ~= 0 and x.bound == 0 and x.longer
+    if is2 then
       local open2 = 0
       open2 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, x.rate)
-      is3 = open2 == n2
+      is2 = open2 == n2
     end
-    is4 = not is3
+    is3 = not is2
   end
-  if is4 then
+  if is3 then
     n2 = c2.Front
   end
   local end2 = c2.Head + 1024
   local at2 = 0
   local closed = 0
-  local is6 = not x.longer
-  if is6 then
-    local is5 = x.Limits_Windows_n > 1
-    if not is5 then
+  local is5 = not x.longer
+  if is5 then
+    local is4 = x.Limits_Windows_n > 1
+    if not is4 then
       local max4 = 0
       local x4 = t - x.Limits_Zero
       if x4 > max4 then max4 = x4 end
       local y2 = x.Limits_Grain
-      is5 = (max4 - max4 % y2) / y2 > c2.Head
+      is4 = (max4 - max4 % y2) / y2 > c2.Head
     end
-    is6 = is5
+    is5 = is4
   end
-  local gathers = is6
+  local gathers = is5
   local booked = c2.Booked - c2.Units.Sum(n2 - c2.Head, 1024, 16777215)
   while n2 < end2 and n2 ~= at2 do
     at2 = n2
@@ -3586,8 +3577,8 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
       end
     end
     local full = c2.Units.At(n2 - c2.Head) >= serves
-    local is7 = full and not x.apart and n2 >= closed
-    if is7 then
+    local is6 = full and not x.apart and n2 >= closed
+    if is6 then
       local surplus = false
       do
         local t2 = n2 * x.Limits_Grain + x.Limits_Zero
@@ -3662,9 +3653,9 @@ function Shared_seek(x, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_
           end
         end
       end
-      is7 = surplus
+      is6 = surplus
     end
-    if is7 then
+    if is6 then
       local open3 = 0
       open3 = Shared_open(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, n2, 16777215)
       closed = open3
