@@ -301,28 +301,31 @@ const far = 20_000
 // perhaps nobody settles them. Operations that are due in this grain of a shared limit may just begin. If none has begun since the opening,
 // booked ones begin as soon as the windows have room.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
-	first, out, span, cost := max(s.Now, s.Closed), leases.Out(s.Now), int64(0), int64(0)
+	out := leases.Out(s.Now)           // operations that run, or may begin soon
+	first := max(s.Now, s.Closed)      // when they run, or begin
+	span, scarce := int64(0), int64(0) // of the window that takes longest for it: that time, and the cost there
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if each := w.spanUS(op.Cost[w.Unit]); each > span {
-			span, cost = each, op.Cost[w.Unit]
+		cost := op.Cost[w.Unit]
+		if each := w.spanUS(cost); each > span {
+			span, scarce = each, cost
 		}
 		if out == 0 {
-			first = max(first, w.room(s, s.Lines[i].Left, op.Cost[w.Unit], s.Now))
+			first = max(first, w.room(s, s.Lines[i].Left, cost, s.Now))
 		}
 	}
 	for i := range s.Calendars {
 		c := &s.Calendars[i]
 		out += c.at(c.Head)
 	}
-	if s.Slot > s.Now && s.LastID/1024 <= s.Closed {
+	if s.Slot > s.Now && s.LastID/1024 <= s.Closed { // none has begun since the opening
 		out++
 	}
 	delay, most := s.Now+a.Delay-first, int64(minute)
-	if cost > 1 {
+	if scarce > 1 { // else a call costs one, and estimates say only how long it takes
 		most = min(most, max(far, l.grace(), few*span/1000))
 	}
-	if delay <= most || s.Ended >= few || out == 0 || cost < 2 && a.Bound != BoundTokens {
+	if delay <= most || s.Ended >= few || out == 0 || scarce < 2 && a.Bound != BoundTokens {
 		return Never
 	}
 	since := s.LastID / 1024

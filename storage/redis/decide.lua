@@ -8353,36 +8353,34 @@ end
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
                 local unmeasured = 0
                 do
-                  local first2 = s_Now > s_Closed and s_Now or s_Closed
                   local out2 = Out(s_Now)
+                  local first2 = s_Now > s_Closed and s_Now or s_Closed
                   local span = 0
-                  local cost2 = 0
+                  local scarce = 0
                   for i2 = 0, l_Windows_n - 1 do
                     local w = l_Windows[i2]
+                    local i3 = w.Unit
+                    local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                     do
                       local spanUS = 0
                       do
-                        local i3 = w.Unit
-                        local cost3 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         local x2 = (w.Interval < 60000 and w.Interval or 60000) * 1000
                         local y = w.Rate < w.Size and w.Rate or w.Size
                         local each2 = (x2 - x2 % y) / y
                         local y2 = each2 + 1
-                        local min2 = cost3
+                        local min2 = cost2
                         local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
                         if x3 < min2 then min2 = x3 end
                         spanUS = min2 * each2
                       end
                       local each2 = spanUS
                       if each2 > span then
-                        local i3 = w.Unit
-                        span, cost2 = each2, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        span, scarce = each2, cost2
                       end
                     end
                     if out2 == 0 then
                       local room2 = 0
-                      local i3 = w.Unit
-                      room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, s_Lines[i2].Left, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, s_Now)
+                      room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, s_Lines[i2].Left, cost2, s_Now)
                       if room2 > first2 then first2 = room2 end
                     end
                   end
@@ -8396,7 +8394,7 @@ end
                   end
                   local delay = s_Now + a_Delay - first2
                   local most2 = 60000
-                  if cost2 > 1 then
+                  if scarce > 1 then
                     local x2 = 4 * span
                     local max2 = 20000
                     local x3 = (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
@@ -8405,7 +8403,7 @@ end
                     if x4 > max2 then max2 = x4 end
                     if max2 < most2 then most2 = max2 end
                   end
-                  if delay <= most2 or s_Ended >= 4 or out2 == 0 or cost2 < 2 and a_Bound ~= 2 then
+                  if delay <= most2 or s_Ended >= 4 or out2 == 0 or scarce < 2 and a_Bound ~= 2 then
                     unmeasured = 9007199254740991
                   else
                     local since = (s_LastID - s_LastID % 1024) / 1024
@@ -8507,36 +8505,34 @@ end
                   local x2 = shared[a_Limit - 1]
                   local unmeasured2 = 0
                   do
-                    local first2 = x2.State_Now > x2.State_Closed and x2.State_Now or x2.State_Closed
                     local out2 = x2.Leases.Out(x2.State_Now)
+                    local first2 = x2.State_Now > x2.State_Closed and x2.State_Now or x2.State_Closed
                     local span = 0
-                    local cost2 = 0
+                    local scarce = 0
                     for i2 = 0, x2.Limits_Windows_n - 1 do
                       local w = x2.Limits_Windows[i2]
+                      local i3 = w.Unit
+                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       do
                         local spanUS = 0
                         do
-                          local i3 = w.Unit
-                          local cost3 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                           local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
                           local y = w.Rate < w.Size and w.Rate or w.Size
                           local each2 = (x3 - x3 % y) / y
                           local y2 = each2 + 1
-                          local min2 = cost3
+                          local min2 = cost2
                           local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
                           if x4 < min2 then min2 = x4 end
                           spanUS = min2 * each2
                         end
                         local each2 = spanUS
                         if each2 > span then
-                          local i3 = w.Unit
-                          span, cost2 = each2, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          span, scarce = each2, cost2
                         end
                       end
                       if out2 == 0 then
                         local room2 = 0
-                        local i3 = w.Unit
-                        room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, x2.State_Lines[i2].Left, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, x2.State_Now)
+                        room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, x2.State_Lines[i2].Left, cost2, x2.State_Now)
                         if room2 > first2 then first2 = room2 end
                       end
                     end
@@ -8555,7 +8551,7 @@ end
                     end
                     local delay = x2.State_Now + a_Delay - first2
                     local most2 = 60000
-                    if cost2 > 1 then
+                    if scarce > 1 then
                       local x4 = 4 * span
                       local max2 = 20000
                       local x5 = (x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000
@@ -8564,7 +8560,7 @@ end
                       if x6 > max2 then max2 = x6 end
                       if max2 < most2 then most2 = max2 end
                     end
-                    if delay <= most2 or x2.State_Ended >= 4 or out2 == 0 or cost2 < 2 and a_Bound ~= 2 then
+                    if delay <= most2 or x2.State_Ended >= 4 or out2 == 0 or scarce < 2 and a_Bound ~= 2 then
                       unmeasured2 = 9007199254740991
                     else
                       local x4 = x2.State_LastID
