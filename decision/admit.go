@@ -246,7 +246,7 @@ func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, own int64, a *
 			slot = at
 			if int64(i) == v.line && l.lined(s, x, f, op, v, slot, a) {
 				at, slot = slot, l.inLine(s, x, f, op, v, slot)
-				if joins && slot-s.Now > 2*(at-s.Now) && 2*l.drains(f, op, x.part) > slot-s.Now {
+				if joins && slot-s.Now > 2*(at-s.Now) && 2*l.drains(s, f, op, x.part) > slot-s.Now {
 					slot = max(slot, v.slot)
 					a.Limit, a.Bound, v.slot = 0, BoundBooked, slot
 				}
@@ -277,10 +277,11 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, own, slot 
 		x := &shared[i]
 		f := &s.Flows[x.flow]
 		if int64(i) == v.line && l.lined(s, x, f, op, v, slot, a) {
+			w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
 			end := max(slot, f.End)
-			f.Left = l.ahead(s, f, op, v, end) - op.Cost[l.Windows[l.Shortest].Unit]
+			f.Left = l.ahead(s, f, op, v, end) - line.weight(op.Cost[w.Unit], 0)
 			f.End = end
-			if line := &s.Lines[l.Shortest]; end == s.Slot {
+			if end == s.Slot {
 				line.Promised = min(line.Promised, f.Left)
 			}
 		}

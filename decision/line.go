@@ -38,7 +38,7 @@ func (l *Limits) lined(s *State, x *Shared, f *Flow, op *Op, v *view, slot int64
 		// It has been in the line. It leaves its place only if the entity's windows or the line's limit delay it again, until after this
 		// grain: the line may end days later. While the limit is closed it keeps its place in a line that is longer than the window takes for
 		// it: what the closing has left in the limit does not wait.
-		closed := x.bound == BoundClosed && 3*l.drains(f, op, x.part) <= 2*(f.End-s.Now)
+		closed := x.bound == BoundClosed && 3*l.drains(s, f, op, x.part) <= 2*(f.End-s.Now)
 		if x.fits() && here || v.bound <= BoundTokens && (x.fits() || x.again && x.lost || closed || within) {
 			return false
 		}
@@ -74,15 +74,15 @@ func (l *Limits) ahead(s *State, f *Flow, op *Op, v *view, t int64) int64 {
 	w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
 	left := f.Left
 	if op.back() && v.bound <= BoundTokens && op.Ticket.Slot <= f.End && w.Size > w.Rate {
-		left = min(w.Size, left+op.Ticket.Cost[w.Unit])
+		left = min(w.Size, left+line.weight(op.Ticket.Cost[w.Unit], 0))
 	}
 	return min(w.gain(s, left, f.End, t), w.gain(s, line.Left, s.Now, t))
 }
 
 // drains returns how long the entity's shortest window would take for the tickets of a flow, if all were like this operation.
-func (l *Limits) drains(f *Flow, op *Op, part int64) int64 {
+func (l *Limits) drains(s *State, f *Flow, op *Op, part int64) int64 {
 	w := &l.Windows[l.Shortest]
-	cost := op.Cost[w.Unit]
+	cost := s.Lines[l.Shortest].weight(op.Cost[w.Unit], 0)
 	units := min((f.Units+f.Later)/max(1, part), bound/(cost+1)) * cost
 	return min(units/min(w.Rate, w.Size)+1, bound/w.Interval/2) * w.Interval
 }

@@ -56,7 +56,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, a *Answer) {
 			x.weigh(f)
 			if w := &l.Windows[l.Shortest]; !waited && f.End > s.Now { // probably its place in the line
 				waited = true
-				f.Left += min(op.Ticket.Cost[w.Unit], w.Size)
+				f.Left += min(s.Lines[l.Shortest].weight(op.Ticket.Cost[w.Unit], 0), w.Size)
 				n := min(max(0, f.Left)/min(w.Rate, w.Size), w.interval(f.End)-w.interval(s.Now))
 				f.Left = min(w.Size, f.Left-n*min(w.Rate, w.Size))
 				if f.Units+f.Later == 0 { // nobody is in the line

@@ -293,21 +293,28 @@ func TestEstimatesOfAFirstBurst(t *testing.T) {
 	}
 }
 
-// A shared limit is nearly as short as the entity's own one, and estimates are four times too high. Messages that the shared limit holds past
-// their turns in the own window take no turns from the others.
+// A shared limit is nearly as short as the entity's own one, and estimates are four to ten times too high. Messages that the shared limit
+// holds past their turns in the own window take no turns from the others. The entity's line counts what operations cost.
 func TestEstimatesInTwoShortLimits(t *testing.T) {
 	for _, c := range []struct {
-		own, app, estimate int
-		interval           time.Duration
-	}{{800, 1000, 26, time.Minute}, {80_000, 100_000, 2666, 10 * time.Second}} {
-		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Uniform(time.Second, 3*time.Second)}
+		own, app       int // sizes
+		parts          int // of them that an interval brings: 1 is all
+		interval       time.Duration
+		estimate, part int // of an estimate, in percent
+		operation      time.Duration
+	}{
+		{800, 1000, 1, time.Minute, 26, 25, 2 * time.Second}, {80_000, 100_000, 1, 10 * time.Second, 2666, 25, 2 * time.Second},
+		{1200, 1000, 50, 200 * time.Millisecond, 62, 10, 500 * time.Millisecond}, {2000, 1000, 50, 200 * time.Millisecond, 62, 10, 500 * time.Millisecond},
+	} {
+		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Uniform(c.operation/2, c.operation*3/2)}
 		r.costs = func(r *rand.Rand) (estimate, real drip.Costs) {
-			return drip.Costs{"tokens": c.estimate}, drip.Costs{"tokens": c.estimate * (25 + r.IntN(75)) / 250}
+			return drip.Costs{"tokens": c.estimate}, drip.Costs{"tokens": c.estimate * c.part * (50 + r.IntN(100)) / 10_000}
 		}
-		r.own = []drip.Window{{Size: c.own, RefreshInterval: c.interval, Unit: "tokens"}}
-		r.play(drip.Limit{Size: c.app, RefreshInterval: c.interval, Unit: "tokens", Concurrency: plenty}, true, 0, 3000)
-		took := float64(r.last-backlogAt) * float64(c.own) / float64(r.used["tokens"]) / float64(c.interval.Milliseconds())
-		tell(t, took > 1.5 || r.asked > 4, "%d and %d each %v: %.2f of the least time, %.2f postponements", c.own, c.app, c.interval, took, r.asked)
+		r.own = []drip.Window{{Size: c.own, RefreshRate: c.own / c.parts, RefreshInterval: c.interval, Unit: "tokens"}}
+		r.play(drip.Limit{Size: c.app, RefreshRate: c.app / c.parts, RefreshInterval: c.interval, Unit: "tokens", Concurrency: plenty}, true, 0, 3000)
+		least := float64(r.used["tokens"]*c.parts) / float64(min(c.own, c.app)) * float64(c.interval.Milliseconds())
+		took := float64(r.last-backlogAt) / least
+		tell(t, took > 1.5 || r.asked > 4, "%d within %d and %d, of which %v bring a part of %d: %.2f of the least time, %.2f postponements", c.estimate, c.own, c.app, c.interval, c.parts, took, r.asked)
 	}
 }
 

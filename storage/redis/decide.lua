@@ -8139,8 +8139,19 @@ end
                                   do
                                     local part = x2.part
                                     local w3 = l_Windows[l_Shortest]
-                                    local i4 = w3.Unit
-                                    local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                    local weight2 = 0
+                                    do
+                                      local line2 = s_Lines[l_Shortest]
+                                      local i4 = w3.Unit
+                                      local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                      local fraction = 4033
+                                      local max4 = 64
+                                      local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x5 > max4 then max4 = x5 end
+                                      local x6 = cost2 * max4 + fraction - 0 * 2531 % fraction
+                                      weight2 = (x6 - x6 % 4096) / 4096
+                                    end
+                                    local cost2 = weight2
                                     local x5 = f.Units + f.Later
                                     local y3 = 1 > part and 1 or part
                                     local y4 = cost2 + 1
@@ -8284,9 +8295,19 @@ end
                           local line2 = s_Lines[l_Shortest]
                           local left = f.Left
                           if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w3.Size > w3.Rate then
-                            local i3 = w3.Unit
+                            local weight2 = 0
+                            do
+                              local i3 = w3.Unit
+                              local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                              local fraction = 4033
+                              local max3 = 64
+                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                              if x4 > max3 then max3 = x4 end
+                              local x5 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                              weight2 = (x5 - x5 % 4096) / 4096
+                            end
                             local min2 = w3.Size
-                            local x4 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                            local x4 = left + weight2
                             if x4 < min2 then min2 = x4 end
                             left = min2
                           end
@@ -8307,8 +8328,19 @@ end
                         do
                           local part = x2.part
                           local w2 = l_Windows[l_Shortest]
-                          local i3 = w2.Unit
-                          local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local weight2 = 0
+                          do
+                            local line2 = s_Lines[l_Shortest]
+                            local i3 = w2.Unit
+                            local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                            local fraction = 4033
+                            local max3 = 64
+                            local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                            if x4 > max3 then max3 = x4 end
+                            local x5 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                            weight2 = (x5 - x5 % 4096) / 4096
+                          end
+                          local cost2 = weight2
                           local x4 = f.Units + f.Later
                           local y2 = 1 > part and 1 or part
                           local y3 = cost2 + 1
@@ -9228,8 +9260,19 @@ end
                                   do
                                     local part = x2.part
                                     local w2 = l_Windows[l_Shortest]
-                                    local i4 = w2.Unit
-                                    local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                    local weight2 = 0
+                                    do
+                                      local line2 = s_Lines[l_Shortest]
+                                      local i4 = w2.Unit
+                                      local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                      local fraction = 4033
+                                      local max3 = 64
+                                      local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                      if x4 > max3 then max3 = x4 end
+                                      local x5 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                      weight2 = (x5 - x5 % 4096) / 4096
+                                    end
+                                    local cost2 = weight2
                                     local x4 = f.Units + f.Later
                                     local y2 = 1 > part and 1 or part
                                     local y3 = cost2 + 1
@@ -9355,33 +9398,52 @@ end
                       is6 = lined
                     end
                     if is6 then
+                      local w = l_Windows[l_Shortest]
+                      local line2 = s_Lines[l_Shortest]
                       local end2 = slot > f.End and slot or f.End
                       local ahead = 0
                       do
-                        local w = l_Windows[l_Shortest]
-                        local line2 = s_Lines[l_Shortest]
+                        local w2 = l_Windows[l_Shortest]
+                        local line3 = s_Lines[l_Shortest]
                         local left = f.Left
-                        if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w.Size > w.Rate then
-                          local i3 = w.Unit
-                          local min3 = w.Size
-                          local x3 = left + (i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3)
+                        if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w2.Size > w2.Rate then
+                          local weight2 = 0
+                          do
+                            local i3 = w2.Unit
+                            local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                            local fraction = 4033
+                            local max2 = 64
+                            local x3 = 4096 - (0 > line3.Saved and 0 or line3.Saved)
+                            if x3 > max2 then max2 = x3 end
+                            local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                            weight2 = (x4 - x4 % 4096) / 4096
+                          end
+                          local min3 = w2.Size
+                          local x3 = left + weight2
                           if x3 < min3 then min3 = x3 end
                           left = min3
                         end
                         local gain = 0
-                        gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, f.End, end2)
+                        gain = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, left, f.End, end2)
                         local gain2 = 0
-                        gain2 = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, end2)
+                        gain2 = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line3.Left, s_Now, end2)
                         ahead = gain < gain2 and gain or gain2
                       end
-                      local i3 = l_Windows[l_Shortest].Unit
-                      f.Left = ahead - (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-                      f.End = end2
+                      local weight2 = 0
                       do
-                        local line2 = s_Lines[l_Shortest]
-                        if end2 == s_Slot then
-                          if f.Left < line2.Promised then line2.Promised = f.Left end
-                        end
+                        local i3 = w.Unit
+                        local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        local fraction = 4033
+                        local max2 = 64
+                        local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x3 > max2 then max2 = x3 end
+                        local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                        weight2 = (x4 - x4 % 4096) / 4096
+                      end
+                      f.Left = ahead - weight2
+                      f.End = end2
+                      if end2 == s_Slot then
+                        if f.Left < line2.Promised then line2.Promised = f.Left end
                       end
                     end
                     if a_Limit > 0 or v_bound ~= 2 or not (op_Kind == 0 and s_LastID > 0) then
@@ -9906,10 +9968,19 @@ end
               local w = l_Windows[l_Shortest]
               if not waited and f.End > s_Now then
                 waited = true
-                local i3 = w.Unit
-                local min2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                if w.Size < min2 then min2 = w.Size end
-                f.Left = f.Left + min2
+                local weight2 = 0
+                do
+                  local line2 = s_Lines[l_Shortest]
+                  local i3 = w.Unit
+                  local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                  local fraction = 4033
+                  local max2 = 64
+                  local x3 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                  if x3 > max2 then max2 = x3 end
+                  local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                  weight2 = (x4 - x4 % 4096) / 4096
+                end
+                f.Left = f.Left + (weight2 < w.Size and weight2 or w.Size)
                 local x3 = 0 > f.Left and 0 or f.Left
                 local y = w.Rate < w.Size and w.Rate or w.Size
                 local t2 = f.End
@@ -9917,14 +9988,14 @@ end
                 local by2 = w.Interval
                 local t4 = s_Now - w.Offset
                 local by3 = w.Interval
-                local min3 = (x3 - x3 % y) / y
+                local min2 = (x3 - x3 % y) / y
                 local x4 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                if x4 < min3 then min3 = x4 end
-                local n2 = min3
-                local min4 = w.Size
+                if x4 < min2 then min2 = x4 end
+                local n2 = min2
+                local min3 = w.Size
                 local x5 = f.Left - n2 * (w.Rate < w.Size and w.Rate or w.Size)
-                if x5 < min4 then min4 = x5 end
-                f.Left = min4
+                if x5 < min3 then min3 = x5 end
+                f.Left = min3
                 if f.Units + f.Later == 0 then
                   f.End = 0
                 elseif n2 > 0 then
