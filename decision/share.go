@@ -96,7 +96,7 @@ func (l *Limits) able(s *State, op *Op, span int64) int64 {
 			if n == 0 || w.Size > w.Rate {
 				units += max(0, s.Lines[i].Left)
 			}
-			able = min(able, units/cost)
+			able = min(able, units/s.Lines[i].weight(cost, 0))
 		}
 	}
 	return able

@@ -7376,7 +7376,17 @@ end
                       if n2 == 0 or w.Size > w.Rate then
                         units2 = units2 + (0 > s_Lines[i3].Left and 0 or s_Lines[i3].Left)
                       end
-                      local x4 = (units2 - units2 % cost2) / cost2
+                      local weight2 = 0
+                      do
+                        local line2 = s_Lines[i3]
+                        local fraction = 4033
+                        local max2 = 64
+                        local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                        if x4 > max2 then max2 = x4 end
+                        local x5 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                        weight2 = (x5 - x5 % 4096) / 4096
+                      end
+                      local x4 = (units2 - units2 % weight2) / weight2
                       if x4 < able2 then able2 = x4 end
                     end
                   end
