@@ -179,6 +179,31 @@ func TestLevelOfASmallBucket(t *testing.T) {
 	}
 }
 
+// When a bucket's level rises, its intervals begin at other times. The next one begins no sooner than an interval of the whole
+// limit after the last one.
+func TestLevelBeginsNoIntervalEarly(t *testing.T) {
+	e := newEntity(t, perSecond(4, 2))
+	drain := func(at int64) (ran int) {
+		for {
+			a := e.admit(at, 1, newcomer)
+			if a.Delay > 0 {
+				e.do(at, decision.Op{Kind: decision.Cancel, Ticket: a.Ticket})
+				return ran
+			}
+			ran++
+		}
+	}
+	e.do(0, decision.Op{Kind: decision.Announce, For: 1_000_000, Level: 5000}) // 2 each 2 s
+	drain(44_000)
+	if ran := drain(46_000); ran != 2 {
+		t.Errorf("%d ran in an interval of two seconds, want 2", ran)
+	}
+	e.do(46_100, decision.Op{Kind: decision.Announce, For: 1_000_000, Level: 8000}) // each 1.25 s, at 46.25 s
+	if early, later := drain(46_300), drain(47_500); early != 0 || later != 2 {
+		t.Errorf("%d ran 300 ms after the last interval began, and %d after 1.5 s; want none and 2", early, later)
+	}
+}
+
 // A level that falls and rises within an interval brings no more than the window's Size, also if its part is less than one call.
 func TestLevelToAndFro(t *testing.T) {
 	e, ran := newEntity(t, decision.Window{Size: 5, Rate: 5, Interval: 60_000}), 0
