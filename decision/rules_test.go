@@ -504,6 +504,22 @@ func TestUrgentStarveNobody(t *testing.T) {
 	}
 }
 
+// An urgent operation that is cancelled leaves its capacity to the ticket that would have waited for it.
+func TestCancelledUrgent(t *testing.T) {
+	for _, cancel := range []bool{false, true} {
+		e := newEntity(t, perSecond(1, 1))
+		e.runs(0, 1, newcomer)
+		first := e.waits(0, 1, newcomer, 1000, decision.BoundWindow)
+		urgent := e.do(0, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Urgent: true})
+		if cancel {
+			e.do(500, decision.Op{Kind: decision.Cancel, Ticket: urgent.Ticket, Urgent: true})
+		}
+		if a := e.admit(1000, 1, first); (a.Delay == 0) != cancel {
+			t.Errorf("with the urgent one cancelled %v the ticket waits %d because of %d", cancel, a.Delay, a.Bound)
+		}
+	}
+}
+
 // Ten urgent operations for one token take ten times as long as one, whatever they cost.
 func TestUrgentTurns(t *testing.T) {
 	for _, cost := range []int64{1, 40, 1000} {
