@@ -108,8 +108,10 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, a *Ans
 	a.Delay = slot - s.Now
 	asks := false
 	if !op.back() {
-		again := min(l.unmeasured(s, leases, op, a), l.lapse(s, op, a))
-		if a.Limit > 0 {
+		again := int64(Never)
+		if a.Limit == 0 {
+			again = min(l.unmeasured(s, leases, op, a), l.lapse(s, op, a))
+		} else {
 			x := &shared[a.Limit-1]
 			again = min(x.Limits.unmeasured(x.State, x.Leases, op, a), x.lapse(op, a))
 		}
@@ -302,6 +304,9 @@ const far = 20_000
 // perhaps nobody settles them. Operations that are due in this grain of a shared limit may just begin. If none has begun since the opening,
 // booked ones begin as soon as the windows have room.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
+	if s.Ended >= few {
+		return Never
+	}
 	out := leases.Out(s.Now)           // operations that run, or may begin soon
 	first := max(s.Now, s.Closed)      // when they run, or begin
 	span, scarce := int64(0), int64(0) // of the window that takes longest for it: that time, and the cost there
@@ -326,7 +331,7 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, a *Answer) int64 {
 	if scarce > 1 { // else a call costs one, and estimates say only how long it takes
 		most = min(most, max(far, l.grace(), few*span/1000))
 	}
-	if delay <= most || s.Ended >= few || out == 0 || scarce < 2 && a.Bound != BoundTokens {
+	if delay <= most || out == 0 || scarce < 2 && a.Bound != BoundTokens {
 		return Never
 	}
 	since := s.LastID / 1024

@@ -8393,246 +8393,256 @@ end
               a_Delay = slot - s_Now
               local asks = false
               if not (op_Ticket_Slot > 0 and op_Kind ~= 0) then
-                local unmeasured = 0
-                do
-                  local out2 = Out(s_Now)
-                  local first2 = s_Now > s_Closed and s_Now or s_Closed
-                  local span = 0
-                  local scarce = 0
-                  for i2 = 0, l_Windows_n - 1 do
-                    local w = l_Windows[i2]
-                    local i3 = w.Unit
-                    local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                    do
-                      local spanUS = 0
-                      do
-                        local x2 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                        local y = w.Rate < w.Size and w.Rate or w.Size
-                        local each2 = (x2 - x2 % y) / y
-                        local y2 = each2 + 1
-                        local min2 = cost2
-                        local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
-                        if x3 < min2 then min2 = x3 end
-                        spanUS = min2 * each2
-                      end
-                      local each2 = spanUS
-                      if each2 > span then
-                        span, scarce = each2, cost2
-                      end
-                    end
-                    if out2 == 0 then
-                      local room2 = 0
-                      room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, s_Lines[i2].Left, cost2, s_Now)
-                      if room2 > first2 then first2 = room2 end
-                    end
-                  end
-                  for i2 = 0, s_Calendars_n - 1 do
-                    local c2 = s_Calendars[i2]
-                    local n2 = c2.Head
-                    out2 = out2 + c2.Units.At(n2 - c2.Head)
-                  end
-                  if s_Slot > s_Now and (s_LastID - s_LastID % 1024) / 1024 <= s_Closed then
-                    out2 = out2 + 1
-                  end
-                  local delay = s_Now + a_Delay - first2
-                  local most2 = 60000
-                  if scarce > 1 then
-                    local x2 = 4 * span
-                    local max2 = 20000
-                    local x3 = (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-                    if x3 > max2 then max2 = x3 end
-                    local x4 = (x2 - x2 % 1000) / 1000
-                    if x4 > max2 then max2 = x4 end
-                    if max2 < most2 then most2 = max2 end
-                  end
-                  if delay <= most2 or s_Ended >= 4 or out2 == 0 or scarce < 2 and a_Bound ~= 2 then
-                    unmeasured = 9007199254740991
-                  else
-                    local since = (s_LastID - s_LastID % 1024) / 1024
-                    if s_Ended == 0 and s_Last == 0 then
-                      since = s_Now
-                    elseif s_Ended == 0 then
-                      since = 2 * s_Last - s_Now
-                    end
-                    local x2 = s_Held + l_Guess
-                    local y = s_Ended + 1
-                    local max2 = (x2 - x2 % y) / y
-                    local x3 = s_Now - since
-                    if x3 > max2 then max2 = x3 end
-                    local wait = max2 + 1
-                    if (delay - delay % 4) / 4 <= wait then
+                local again2 = 9007199254740991
+                if a_Limit == 0 then
+                  local unmeasured = 0
+                  do
+                    if s_Ended >= 4 then
                       unmeasured = 9007199254740991
                     else
-                      local min2 = (delay - delay % 2) / 2
-                      if 20000 < min2 then min2 = 20000 end
-                      unmeasured = first2 - s_Now + (wait > min2 and wait or min2)
-                    end
-                  end
-                end
-                local lapse = 0
-                do
-                  local wait = 9007199254740991
-                  if a_Bound ~= 3 or a_Delay < 600000 then
-                    lapse = wait
-                  else
-                    local done
-                    for i2 = 0, l_Windows_n - 1 do
-                      local w = l_Windows[i2]
-                      local line2 = s_Lines[i2]
-                      local i3 = w.Unit
-                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local room2 = 0
-                      room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, cost2, s_Now)
-                      if room2 >= s_Now + 600000 then
-                        lapse = 9007199254740991
-                        done = true
-                        break
-                      end
-                      local is5 = line2.Promised < cost2
-                      if is5 then
-                        local is4 = line2.Saved > 512
-                        if not is4 then
-                          local due2 = false
+                      local out2 = Out(s_Now)
+                      local first2 = s_Now > s_Closed and s_Now or s_Closed
+                      local span = 0
+                      local scarce = 0
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w = l_Windows[i2]
+                        local i3 = w.Unit
+                        local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        do
+                          local spanUS = 0
                           do
-                            local last2 = s_Slot
-                            for i4 = 0, s_Flows_n - 1 do
-                              if s_Flows[i4].End > last2 then last2 = s_Flows[i4].End end
-                            end
-                            due2 = last2 <= s_Now
+                            local x2 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                            local y = w.Rate < w.Size and w.Rate or w.Size
+                            local each2 = (x2 - x2 % y) / y
+                            local y2 = each2 + 1
+                            local min2 = cost2
+                            local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+                            if x3 < min2 then min2 = x3 end
+                            spanUS = min2 * each2
                           end
-                          is4 = due2
+                          local each2 = spanUS
+                          if each2 > span then
+                            span, scarce = each2, cost2
+                          end
                         end
-                        is5 = is4
-                      end
-                      if is5 then
-                        local max2 = 0
-                        local x2 = s_Slot - s_Now
-                        if x2 > max2 then max2 = x2 end
-                        local uses = 0
-                        do
-                          local pace = 0
-                          pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                          local pace2 = pace
-                          local max3 = 1
-                          local x3 = s_Ended < 64 and s_Ended or 64
-                          if x3 > max3 then max3 = x3 end
-                          local x4 = line2.Estimated
-                          local max4 = 1
-                          local x5 = (x4 - x4 % max3) / max3
-                          if x5 > max4 then max4 = x5 end
-                          local x6 = 0 > line2.Left and 0 or line2.Left
-                          local min2 = (x6 - x6 % max4) / max4
-                          local x7 = (1125899906842624 - 1125899906842624 % pace2) / pace2
-                          if x7 < min2 then min2 = x7 end
-                          local x8 = min2 * pace2
-                          local pace3 = 0
-                          pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
-                          local x9 = pace3 * 16
-                          local max5 = 10000
-                          local x10 = (x9 - x9 % 1000) / 1000
-                          if x10 > max5 then max5 = x10 end
-                          uses = (x8 - x8 % 1000) / 1000 + max5
-                        end
-                        local x3 = max2 + uses
-                        if x3 < wait then wait = x3 end
-                      end
-                    end
-                    if not done then
-                      lapse = wait
-                    end
-                  end
-                end
-                local again2 = unmeasured < lapse and unmeasured or lapse
-                if a_Limit > 0 then
-                  local x2 = shared[a_Limit - 1]
-                  local unmeasured2 = 0
-                  do
-                    local out2 = x2.Leases.Out(x2.State_Now)
-                    local first2 = x2.State_Now > x2.State_Closed and x2.State_Now or x2.State_Closed
-                    local span = 0
-                    local scarce = 0
-                    for i2 = 0, x2.Limits_Windows_n - 1 do
-                      local w = x2.Limits_Windows[i2]
-                      local i3 = w.Unit
-                      local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      do
-                        local spanUS = 0
-                        do
-                          local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                          local y = w.Rate < w.Size and w.Rate or w.Size
-                          local each2 = (x3 - x3 % y) / y
-                          local y2 = each2 + 1
-                          local min2 = cost2
-                          local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
-                          if x4 < min2 then min2 = x4 end
-                          spanUS = min2 * each2
-                        end
-                        local each2 = spanUS
-                        if each2 > span then
-                          span, scarce = each2, cost2
+                        if out2 == 0 then
+                          local room2 = 0
+                          room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, s_Lines[i2].Left, cost2, s_Now)
+                          if room2 > first2 then first2 = room2 end
                         end
                       end
-                      if out2 == 0 then
-                        local room2 = 0
-                        room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, x2.State_Lines[i2].Left, cost2, x2.State_Now)
-                        if room2 > first2 then first2 = room2 end
+                      for i2 = 0, s_Calendars_n - 1 do
+                        local c2 = s_Calendars[i2]
+                        local n2 = c2.Head
+                        out2 = out2 + c2.Units.At(n2 - c2.Head)
                       end
-                    end
-                    for i2 = 0, x2.State_Calendars_n - 1 do
-                      local c2 = x2.State_Calendars[i2]
-                      local n2 = c2.Head
-                      out2 = out2 + c2.Units.At(n2 - c2.Head)
-                    end
-                    local is4 = x2.State_Slot > x2.State_Now
-                    if is4 then
-                      local x3 = x2.State_LastID
-                      is4 = (x3 - x3 % 1024) / 1024 <= x2.State_Closed
-                    end
-                    if is4 then
-                      out2 = out2 + 1
-                    end
-                    local delay = x2.State_Now + a_Delay - first2
-                    local most2 = 60000
-                    if scarce > 1 then
-                      local x4 = 4 * span
-                      local max2 = 20000
-                      local x5 = (x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000
-                      if x5 > max2 then max2 = x5 end
-                      local x6 = (x4 - x4 % 1000) / 1000
-                      if x6 > max2 then max2 = x6 end
-                      if max2 < most2 then most2 = max2 end
-                    end
-                    if delay <= most2 or x2.State_Ended >= 4 or out2 == 0 or scarce < 2 and a_Bound ~= 2 then
-                      unmeasured2 = 9007199254740991
-                    else
-                      local x4 = x2.State_LastID
-                      local since = (x4 - x4 % 1024) / 1024
-                      if x2.State_Ended == 0 and x2.State_Last == 0 then
-                        since = x2.State_Now
-                      elseif x2.State_Ended == 0 then
-                        since = 2 * x2.State_Last - x2.State_Now
+                      if s_Slot > s_Now and (s_LastID - s_LastID % 1024) / 1024 <= s_Closed then
+                        out2 = out2 + 1
                       end
-                      local x5 = x2.State_Held + x2.Limits_Guess
-                      local y = x2.State_Ended + 1
-                      local max2 = (x5 - x5 % y) / y
-                      local x6 = x2.State_Now - since
-                      if x6 > max2 then max2 = x6 end
-                      local wait = max2 + 1
-                      if (delay - delay % 4) / 4 <= wait then
-                        unmeasured2 = 9007199254740991
+                      local delay = s_Now + a_Delay - first2
+                      local most2 = 60000
+                      if scarce > 1 then
+                        local x2 = 4 * span
+                        local max2 = 20000
+                        local x3 = (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                        if x3 > max2 then max2 = x3 end
+                        local x4 = (x2 - x2 % 1000) / 1000
+                        if x4 > max2 then max2 = x4 end
+                        if max2 < most2 then most2 = max2 end
+                      end
+                      if delay <= most2 or out2 == 0 or scarce < 2 and a_Bound ~= 2 then
+                        unmeasured = 9007199254740991
                       else
-                        local min2 = (delay - delay % 2) / 2
-                        if 20000 < min2 then min2 = 20000 end
-                        unmeasured2 = first2 - x2.State_Now + (wait > min2 and wait or min2)
+                        local since = (s_LastID - s_LastID % 1024) / 1024
+                        if s_Ended == 0 and s_Last == 0 then
+                          since = s_Now
+                        elseif s_Ended == 0 then
+                          since = 2 * s_Last - s_Now
+                        end
+                        local x2 = s_Held + l_Guess
+                        local y = s_Ended + 1
+                        local max2 = (x2 - x2 % y) / y
+                        local x3 = s_Now - since
+                        if x3 > max2 then max2 = x3 end
+                        local wait = max2 + 1
+                        if (delay - delay % 4) / 4 <= wait then
+                          unmeasured = 9007199254740991
+                        else
+                          local min2 = (delay - delay % 2) / 2
+                          if 20000 < min2 then min2 = 20000 end
+                          unmeasured = first2 - s_Now + (wait > min2 and wait or min2)
+                        end
                       end
                     end
                   end
-                  local lapse2 = 0
+                  local lapse = 0
+                  do
+                    local wait = 9007199254740991
+                    if a_Bound ~= 3 or a_Delay < 600000 then
+                      lapse = wait
+                    else
+                      local done
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w = l_Windows[i2]
+                        local line2 = s_Lines[i2]
+                        local i3 = w.Unit
+                        local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        local room2 = 0
+                        room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, cost2, s_Now)
+                        if room2 >= s_Now + 600000 then
+                          lapse = 9007199254740991
+                          done = true
+                          break
+                        end
+                        local is5 = line2.Promised < cost2
+                        if is5 then
+                          local is4 = line2.Saved > 512
+                          if not is4 then
+                            local due2 = false
+                            do
+                              local last2 = s_Slot
+                              for i4 = 0, s_Flows_n - 1 do
+                                if s_Flows[i4].End > last2 then last2 = s_Flows[i4].End end
+                              end
+                              due2 = last2 <= s_Now
+                            end
+                            is4 = due2
+                          end
+                          is5 = is4
+                        end
+                        if is5 then
+                          local max2 = 0
+                          local x2 = s_Slot - s_Now
+                          if x2 > max2 then max2 = x2 end
+                          local uses = 0
+                          do
+                            local pace = 0
+                            pace = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                            local pace2 = pace
+                            local max3 = 1
+                            local x3 = s_Ended < 64 and s_Ended or 64
+                            if x3 > max3 then max3 = x3 end
+                            local x4 = line2.Estimated
+                            local max4 = 1
+                            local x5 = (x4 - x4 % max3) / max3
+                            if x5 > max4 then max4 = x5 end
+                            local x6 = 0 > line2.Left and 0 or line2.Left
+                            local min2 = (x6 - x6 % max4) / max4
+                            local x7 = (1125899906842624 - 1125899906842624 % pace2) / pace2
+                            if x7 < min2 then min2 = x7 end
+                            local x8 = min2 * pace2
+                            local pace3 = 0
+                            pace3 = Limits_pace(l_Tokens, l_Guess, s_Held, s_Ended)
+                            local x9 = pace3 * 16
+                            local max5 = 10000
+                            local x10 = (x9 - x9 % 1000) / 1000
+                            if x10 > max5 then max5 = x10 end
+                            uses = (x8 - x8 % 1000) / 1000 + max5
+                          end
+                          local x3 = max2 + uses
+                          if x3 < wait then wait = x3 end
+                        end
+                      end
+                      if not done then
+                        lapse = wait
+                      end
+                    end
+                  end
+                  again2 = unmeasured < lapse and unmeasured or lapse
+                else
+                  local x2 = shared[a_Limit - 1]
+                  local unmeasured = 0
+                  do
+                    if x2.State_Ended >= 4 then
+                      unmeasured = 9007199254740991
+                    else
+                      local out2 = x2.Leases.Out(x2.State_Now)
+                      local first2 = x2.State_Now > x2.State_Closed and x2.State_Now or x2.State_Closed
+                      local span = 0
+                      local scarce = 0
+                      for i2 = 0, x2.Limits_Windows_n - 1 do
+                        local w = x2.Limits_Windows[i2]
+                        local i3 = w.Unit
+                        local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        do
+                          local spanUS = 0
+                          do
+                            local x3 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                            local y = w.Rate < w.Size and w.Rate or w.Size
+                            local each2 = (x3 - x3 % y) / y
+                            local y2 = each2 + 1
+                            local min2 = cost2
+                            local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+                            if x4 < min2 then min2 = x4 end
+                            spanUS = min2 * each2
+                          end
+                          local each2 = spanUS
+                          if each2 > span then
+                            span, scarce = each2, cost2
+                          end
+                        end
+                        if out2 == 0 then
+                          local room2 = 0
+                          room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, x2.State_Lines[i2].Left, cost2, x2.State_Now)
+                          if room2 > first2 then first2 = room2 end
+                        end
+                      end
+                      for i2 = 0, x2.State_Calendars_n - 1 do
+                        local c2 = x2.State_Calendars[i2]
+                        local n2 = c2.Head
+                        out2 = out2 + c2.Units.At(n2 - c2.Head)
+                      end
+                      local is4 = x2.State_Slot > x2.State_Now
+                      if is4 then
+                        local x3 = x2.State_LastID
+                        is4 = (x3 - x3 % 1024) / 1024 <= x2.State_Closed
+                      end
+                      if is4 then
+                        out2 = out2 + 1
+                      end
+                      local delay = x2.State_Now + a_Delay - first2
+                      local most2 = 60000
+                      if scarce > 1 then
+                        local x4 = 4 * span
+                        local max2 = 20000
+                        local x5 = (x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000
+                        if x5 > max2 then max2 = x5 end
+                        local x6 = (x4 - x4 % 1000) / 1000
+                        if x6 > max2 then max2 = x6 end
+                        if max2 < most2 then most2 = max2 end
+                      end
+                      if delay <= most2 or out2 == 0 or scarce < 2 and a_Bound ~= 2 then
+                        unmeasured = 9007199254740991
+                      else
+                        local x4 = x2.State_LastID
+                        local since = (x4 - x4 % 1024) / 1024
+                        if x2.State_Ended == 0 and x2.State_Last == 0 then
+                          since = x2.State_Now
+                        elseif x2.State_Ended == 0 then
+                          since = 2 * x2.State_Last - x2.State_Now
+                        end
+                        local x5 = x2.State_Held + x2.Limits_Guess
+                        local y = x2.State_Ended + 1
+                        local max2 = (x5 - x5 % y) / y
+                        local x6 = x2.State_Now - since
+                        if x6 > max2 then max2 = x6 end
+                        local wait = max2 + 1
+                        if (delay - delay % 4) / 4 <= wait then
+                          unmeasured = 9007199254740991
+                        else
+                          local min2 = (delay - delay % 2) / 2
+                          if 20000 < min2 then min2 = 20000 end
+                          unmeasured = first2 - x2.State_Now + (wait > min2 and wait or min2)
+                        end
+                      end
+                    end
+                  end
+                  local lapse = 0
                   do
                     local c2 = x2.State_Calendars[0]
                     local wait = 9007199254740991
                     if a_Bound == 1 or a_Delay < 600000 then
-                      lapse2 = wait
+                      lapse = wait
                     else
                       local x3 = c2.Booked * 1024
                       local y = x2.rate
@@ -8651,7 +8661,7 @@ end
                         local room2 = 0
                         room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, x2.State_Closed, line2.Left, cost2, x2.State_Now)
                         if room2 >= x2.State_Now + 600000 then
-                          lapse2 = 9007199254740991
+                          lapse = 9007199254740991
                           done = true
                           break
                         end
@@ -8700,11 +8710,11 @@ end
                         end
                       end
                       if not done then
-                        lapse2 = wait
+                        lapse = wait
                       end
                     end
                   end
-                  again2 = unmeasured2 < lapse2 and unmeasured2 or lapse2
+                  again2 = unmeasured < lapse and unmeasured or lapse
                 end
                 asks = again2 < a_Delay
                 if asks then
