@@ -260,8 +260,8 @@ func TestEstimatesBeforeTheFirstOperation(t *testing.T) {
 	}
 }
 
-// A first burst that takes up to a minute by its estimates asks again after the first operations, too, if it ends sooner. With exact estimates
-// that is one more postponement for some.
+// Estimates of a first burst are too high, and by them it takes less than a minute. Its later messages ask again when the first operations
+// have ended, and so they do with exact estimates.
 func TestEstimatesOfAFirstBurst(t *testing.T) {
 	for _, c := range []struct {
 		limit                 drip.Limit
