@@ -72,11 +72,14 @@ func (l *Limits) inLine(s *State, x *Shared, f *Flow, op *Op, v *view, t int64) 
 // and a window that gathers keeps that capacity.
 func (l *Limits) ahead(s *State, f *Flow, op *Op, v *view, t int64) int64 {
 	w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
-	left := f.Left
+	left, has := f.Left, w.gain(s, line.Left, s.Now, t)
+	if f.End <= 0 { // there is no line
+		return has
+	}
 	if op.back() && v.bound <= BoundTokens && op.Ticket.Slot <= f.End && w.Size > w.Rate {
 		left = min(w.Size, left+line.weight(op.Ticket.Cost[w.Unit], 0))
 	}
-	return min(w.gain(s, left, f.End, t), w.gain(s, line.Left, s.Now, t))
+	return min(w.gain(s, left, f.End, t), has)
 }
 
 // drains returns how long the entity's shortest window would take for the tickets of a flow, if all were like this operation.

@@ -8304,28 +8304,33 @@ end
                           local w3 = l_Windows[l_Shortest]
                           local line2 = s_Lines[l_Shortest]
                           local left = f.Left
-                          if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w3.Size > w3.Rate then
-                            local weight2 = 0
-                            do
-                              local i3 = w3.Unit
-                              local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                              local fraction = 4033
-                              local max3 = 64
-                              local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                              if x4 > max3 then max3 = x4 end
-                              local x5 = cost2 * max3 + fraction - 0 * 2531 % fraction
-                              weight2 = (x5 - x5 % 4096) / 4096
-                            end
-                            local min2 = w3.Size
-                            local x4 = left + weight2
-                            if x4 < min2 then min2 = x4 end
-                            left = min2
-                          end
                           local gain = 0
-                          gain = Window_gain(w3.Size, w3.Rate, w3.Interval, w3.Offset, s_Closed, left, f.End, t2)
-                          local gain2 = 0
-                          gain2 = Window_gain(w3.Size, w3.Rate, w3.Interval, w3.Offset, s_Closed, line2.Left, s_Now, t2)
-                          ahead = gain < gain2 and gain or gain2
+                          gain = Window_gain(w3.Size, w3.Rate, w3.Interval, w3.Offset, s_Closed, line2.Left, s_Now, t2)
+                          local has2 = gain
+                          if f.End <= 0 then
+                            ahead = has2
+                          else
+                            if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w3.Size > w3.Rate then
+                              local weight2 = 0
+                              do
+                                local i3 = w3.Unit
+                                local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                local fraction = 4033
+                                local max3 = 64
+                                local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x4 > max3 then max3 = x4 end
+                                local x5 = cost2 * max3 + fraction - 0 * 2531 % fraction
+                                weight2 = (x5 - x5 % 4096) / 4096
+                              end
+                              local min2 = w3.Size
+                              local x4 = left + weight2
+                              if x4 < min2 then min2 = x4 end
+                              left = min2
+                            end
+                            local gain2 = 0
+                            gain2 = Window_gain(w3.Size, w3.Rate, w3.Interval, w3.Offset, s_Closed, left, f.End, t2)
+                            ahead = gain2 < has2 and gain2 or has2
+                          end
                         end
                         local i3 = w2.Unit
                         room2 = Window_room(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, ahead, i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3, t2)
@@ -9426,28 +9431,33 @@ end
                         local w2 = l_Windows[l_Shortest]
                         local line3 = s_Lines[l_Shortest]
                         local left = f.Left
-                        if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w2.Size > w2.Rate then
-                          local weight2 = 0
-                          do
-                            local i3 = w2.Unit
-                            local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                            local fraction = 4033
-                            local max2 = 64
-                            local x3 = 4096 - (0 > line3.Saved and 0 or line3.Saved)
-                            if x3 > max2 then max2 = x3 end
-                            local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
-                            weight2 = (x4 - x4 % 4096) / 4096
-                          end
-                          local min3 = w2.Size
-                          local x3 = left + weight2
-                          if x3 < min3 then min3 = x3 end
-                          left = min3
-                        end
                         local gain = 0
-                        gain = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, left, f.End, end2)
-                        local gain2 = 0
-                        gain2 = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line3.Left, s_Now, end2)
-                        ahead = gain < gain2 and gain or gain2
+                        gain = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, line3.Left, s_Now, end2)
+                        local has2 = gain
+                        if f.End <= 0 then
+                          ahead = has2
+                        else
+                          if op_Ticket_Slot > 0 and op_Kind ~= 0 and v_bound <= 2 and op_Ticket_Slot <= f.End and w2.Size > w2.Rate then
+                            local weight2 = 0
+                            do
+                              local i3 = w2.Unit
+                              local cost2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                              local fraction = 4033
+                              local max2 = 64
+                              local x3 = 4096 - (0 > line3.Saved and 0 or line3.Saved)
+                              if x3 > max2 then max2 = x3 end
+                              local x4 = cost2 * max2 + fraction - 0 * 2531 % fraction
+                              weight2 = (x4 - x4 % 4096) / 4096
+                            end
+                            local min3 = w2.Size
+                            local x3 = left + weight2
+                            if x3 < min3 then min3 = x3 end
+                            left = min3
+                          end
+                          local gain2 = 0
+                          gain2 = Window_gain(w2.Size, w2.Rate, w2.Interval, w2.Offset, s_Closed, left, f.End, end2)
+                          ahead = gain2 < has2 and gain2 or has2
+                        end
                       end
                       local weight2 = 0
                       do
