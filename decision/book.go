@@ -1,7 +1,7 @@
 package decision
 
 // when returns the slot that the entity's own limit gives an operation that does not run. Then a window has room, a token is
-// probably free, or its turn comes. It changes only v.turn and v.again.
+// probably free, or its turn comes. It changes only v.turn, v.again and v.ends.
 func (l *Limits) when(s *State, op *Op, v *view) int64 {
 	t, slot, pace := &op.Ticket, max(v.at, s.Now+1), l.pace(s)
 	v.again = l.denials(s, v)
@@ -31,29 +31,43 @@ func (l *Limits) when(s *State, op *Op, v *view) int64 {
 	if t.Slot > s.Now {
 		slot = max(slot, t.Slot)
 	} else if v.turn {
-		again := s.turn(v.overdue)
+		again := l.opens(s, op, v, s.turn(v.overdue))
+		v.ends = min(again+v.again, Never)
 		if v.bound == BoundTokens { // no token comes back before
-			again = min(again+v.again, Never)
+			again = v.ends
 			v.turn = slot <= again/1000+4*l.mean(s) // else its turn comes much later
 		}
-		slot = max(slot, l.opens(s, op, v, again))
+		slot = max(slot, again/1000)
 	}
 	return slot
 }
 
-// opens returns the time of a turn, in ms. A window's room at the opening is for the first turns: later ones would leave it unused.
+// opens returns the time of a turn, in us. Turns behind an opening follow each other as tokens come back. Those for which a window has no
+// room at the opening follow as it brings capacity, if that takes longer.
 func (l *Limits) opens(s *State, op *Op, v *view, turn int64) int64 {
-	number, at := (turn-s.Closed*1000)/max(1, v.again), s.Closed
-	if s.Closed <= s.Now || number >= l.Tokens {
-		return turn / 1000
+	if s.Closed <= s.Now {
+		return turn
+	}
+	at, number := turn, (turn-s.Closed*1000)/max(1, v.again) // of turns before it
+	for i := range l.Windows {
+		number = min(number, l.Windows[i].serves(s, &s.Lines[i], op, turn))
 	}
 	for i := range l.Windows {
-		w, line := &l.Windows[i], &s.Lines[i]
-		if cost := op.Cost[w.Unit]; cost > 0 && max(0, w.gain(s, line.Left, s.Now, s.Closed))/cost <= number {
-			at = max(at, s.Closed+number*line.spanUS(cost)/1000)
+		if w, line := &l.Windows[i], &s.Lines[i]; w.serves(s, line, op, turn) <= number {
+			v.again = max(v.again, line.spanUS(op.Cost[w.Unit]))
+			at = max(at, w.Next(s.Closed)*1000)
 		}
 	}
 	return at
+}
+
+// serves returns for how many operations like this one a window has room from the opening to a turn.
+func (w *Window) serves(s *State, line *Line, op *Op, turn int64) int64 {
+	cost := line.weight(op.Cost[w.Unit], 0)
+	if cost == 0 {
+		return Never
+	}
+	return max(0, w.gain(s, line.Left, s.Now, s.Closed))/cost + max(0, turn-w.Next(s.Closed)*1000)/max(1, line.spanUS(op.Cost[w.Unit]))
 }
 
 // turn returns the time at which the denied tickets have had their turn, and the operations are no longer overdue, in us.
@@ -94,7 +108,7 @@ func (l *Limits) book(s *State, op *Op, v *view, a *Answer) {
 		}
 	}
 	if v.turn {
-		s.AgainUS = min(s.turn(v.overdue)+v.again, Never)
+		s.AgainUS = v.ends
 	}
 }
 

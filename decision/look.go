@@ -14,6 +14,7 @@ type view struct {
 	round   int64 // for how long all tokens have been in use, if no operation has ended
 	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
 	turn    bool  // it asks again after the denied tickets before it: see State.turn
+	ends    int64 // the end of that turn, in us
 	soon    bool  // it lacks only a token, in any limit
 	line    int64 // the shared limit in whose line of the entity it waits: the busiest one, or one that is closed; -1 if there is none
 }
@@ -33,7 +34,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op) (v view) {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost, left := op.Cost[w.Unit], line.Left-s.passing(w, op)
 		at := w.room(s, left, cost, now)
-		if max(at, s.Closed) > now {
+		if at > now && s.Closed <= now { // else see opens
 			v.again = max(v.again, line.spanUS(cost))
 		}
 		if refund := l.refund(s, line, cost-left); refund < at {

@@ -6330,7 +6330,7 @@ end
                 end
               end
             end
-            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_again, v_overdue, v_round, v_refund, v_turn, v_soon, v_line = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, false, false, 0
+            local v_at, v_bound, v_slot, v_number, v_denied, v_fresh, v_spare, v_again, v_overdue, v_round, v_refund, v_turn, v_ends, v_soon, v_line = 0, 0, 0, 0, false, false, false, 0, 0, 0, 0, false, 0, false, 0
             do
               local now2 = s_Now
               if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
@@ -6376,7 +6376,7 @@ end
                 local room2 = 0
                 room2 = Window_room(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, left, cost2, now2)
                 local at2 = room2
-                if (at2 > s_Closed and at2 or s_Closed) > now2 then
+                if at2 > now2 and s_Closed <= now2 then
                   local spanUS = 0
                   do
                     local spanUS2 = 0
@@ -7951,76 +7951,190 @@ end
                     if op_Ticket_Slot > s_Now then
                       if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
                     elseif v_turn then
-                      local max4 = s_Now + v_overdue
-                      if s_Closed > max4 then max4 = s_Closed end
-                      local max5 = s_AgainUS
-                      local x3 = max4 * 1000
-                      if x3 > max5 then max5 = x3 end
-                      local again3 = max5
-                      if v_bound == 2 then
-                        local min2 = again3 + v_again
-                        if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                        again3 = min2
-                        local x4 = s_Held + l_Guess
-                        local y = s_Ended + 1
-                        v_turn = slot <= (again3 - again3 % 1000) / 1000 + 4 * ((x4 - x4 % y) / y)
-                      end
                       local opens = 0
                       do
-                        local x4 = again3 - s_Closed * 1000
-                        local y = 1 > v_again and 1 or v_again
-                        local number2 = (x4 - x4 % y) / y
-                        local at2 = s_Closed
-                        if s_Closed <= s_Now or number2 >= l_Tokens then
-                          opens = (again3 - again3 % 1000) / 1000
+                        local max4 = s_Now + v_overdue
+                        if s_Closed > max4 then max4 = s_Closed end
+                        local max5 = s_AgainUS
+                        local x3 = max4 * 1000
+                        if x3 > max5 then max5 = x3 end
+                        local turn = max5
+                        if s_Closed <= s_Now then
+                          opens = turn
                         else
+                          local at2 = turn
+                          local x4 = turn - s_Closed * 1000
+                          local y = 1 > v_again and 1 or v_again
+                          local number2 = (x4 - x4 % y) / y
                           for i2 = 0, l_Windows_n - 1 do
-                            local w = l_Windows[i2]
-                            local line2 = s_Lines[i2]
+                            local serves = 0
                             do
-                              local i3 = w.Unit
-                              local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                              local is4 = cost2 > 0
-                              if is4 then
+                              local w = l_Windows[i2]
+                              local line2 = s_Lines[i2]
+                              local weight2 = 0
+                              do
+                                local i3 = w.Unit
+                                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                local fraction = 4033
+                                local max6 = 64
+                                local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x5 > max6 then max6 = x5 end
+                                local x6 = cost2 * max6 + fraction - 0 * 2531 % fraction
+                                weight2 = (x6 - x6 % 4096) / 4096
+                              end
+                              local cost2 = weight2
+                              if cost2 == 0 then
+                                serves = 9007199254740991
+                              else
                                 local gain = 0
                                 gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
                                 local x5 = 0 > gain and 0 or gain
-                                is4 = (x5 - x5 % cost2) / cost2 <= number2
-                              end
-                              if is4 then
+                                local t2 = s_Closed - w.Offset
+                                local by2 = w.Interval
+                                local n2 = (t2 - t2 % by2) / by2 + 1
+                                local max6 = 0
+                                local x6 = turn - (n2 * w.Interval + w.Offset) * 1000
+                                if x6 > max6 then max6 = x6 end
                                 local spanUS = 0
                                 do
+                                  local i3 = w.Unit
+                                  local cost3 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                                   local spanUS2 = 0
                                   do
-                                    local x6 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                    local x7 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
                                     local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                    local each2 = (x6 - x6 % y2) / y2
+                                    local each2 = (x7 - x7 % y2) / y2
+                                    local y3 = each2 + 1
+                                    local min2 = cost3
+                                    local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                    if x8 < min2 then min2 = x8 end
+                                    spanUS2 = min2 * each2
+                                  end
+                                  local span = spanUS2
+                                  local max7 = 64
+                                  local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x7 > max7 then max7 = x7 end
+                                  local max8 = 64
+                                  local x8 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x8 > max8 then max8 = x8 end
+                                  local x9 = span % 4096 * max8
+                                  spanUS = (span - span % 4096) / 4096 * max7 + (x9 - x9 % 4096) / 4096
+                                end
+                                local y2 = 1 > spanUS and 1 or spanUS
+                                serves = (x5 - x5 % cost2) / cost2 + (max6 - max6 % y2) / y2
+                              end
+                            end
+                            if serves < number2 then number2 = serves end
+                          end
+                          for i2 = 0, l_Windows_n - 1 do
+                            do
+                              local w = l_Windows[i2]
+                              local line2 = s_Lines[i2]
+                              local serves = 0
+                              do
+                                local weight2 = 0
+                                do
+                                  local i3 = w.Unit
+                                  local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                  local fraction = 4033
+                                  local max6 = 64
+                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x5 > max6 then max6 = x5 end
+                                  local x6 = cost2 * max6 + fraction - 0 * 2531 % fraction
+                                  weight2 = (x6 - x6 % 4096) / 4096
+                                end
+                                local cost2 = weight2
+                                if cost2 == 0 then
+                                  serves = 9007199254740991
+                                else
+                                  local gain = 0
+                                  gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
+                                  local x5 = 0 > gain and 0 or gain
+                                  local t2 = s_Closed - w.Offset
+                                  local by2 = w.Interval
+                                  local n2 = (t2 - t2 % by2) / by2 + 1
+                                  local max6 = 0
+                                  local x6 = turn - (n2 * w.Interval + w.Offset) * 1000
+                                  if x6 > max6 then max6 = x6 end
+                                  local spanUS = 0
+                                  do
+                                    local i3 = w.Unit
+                                    local cost3 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                    local spanUS2 = 0
+                                    do
+                                      local x7 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                      local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                      local each2 = (x7 - x7 % y2) / y2
+                                      local y3 = each2 + 1
+                                      local min2 = cost3
+                                      local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                      if x8 < min2 then min2 = x8 end
+                                      spanUS2 = min2 * each2
+                                    end
+                                    local span = spanUS2
+                                    local max7 = 64
+                                    local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                    if x7 > max7 then max7 = x7 end
+                                    local max8 = 64
+                                    local x8 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                    if x8 > max8 then max8 = x8 end
+                                    local x9 = span % 4096 * max8
+                                    spanUS = (span - span % 4096) / 4096 * max7 + (x9 - x9 % 4096) / 4096
+                                  end
+                                  local y2 = 1 > spanUS and 1 or spanUS
+                                  serves = (x5 - x5 % cost2) / cost2 + (max6 - max6 % y2) / y2
+                                end
+                              end
+                              if serves <= number2 then
+                                local spanUS = 0
+                                do
+                                  local i3 = w.Unit
+                                  local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                  local spanUS2 = 0
+                                  do
+                                    local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
+                                    local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
+                                    local each2 = (x5 - x5 % y2) / y2
                                     local y3 = each2 + 1
                                     local min2 = cost2
-                                    local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                    if x7 < min2 then min2 = x7 end
+                                    local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                                    if x6 < min2 then min2 = x6 end
                                     spanUS2 = min2 * each2
                                   end
                                   local span = spanUS2
                                   local max6 = 64
-                                  local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x6 > max6 then max6 = x6 end
+                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x5 > max6 then max6 = x5 end
                                   local max7 = 64
-                                  local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x7 > max7 then max7 = x7 end
-                                  local x8 = span % 4096 * max7
-                                  spanUS = (span - span % 4096) / 4096 * max6 + (x8 - x8 % 4096) / 4096
+                                  local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x6 > max7 then max7 = x6 end
+                                  local x7 = span % 4096 * max7
+                                  spanUS = (span - span % 4096) / 4096 * max6 + (x7 - x7 % 4096) / 4096
                                 end
-                                local x6 = number2 * spanUS
-                                local x7 = s_Closed + (x6 - x6 % 1000) / 1000
-                                if x7 > at2 then at2 = x7 end
+                                if spanUS > v_again then v_again = spanUS end
+                                local t2 = s_Closed - w.Offset
+                                local by2 = w.Interval
+                                local n2 = (t2 - t2 % by2) / by2 + 1
+                                local x5 = (n2 * w.Interval + w.Offset) * 1000
+                                if x5 > at2 then at2 = x5 end
                               end
                             end
                           end
                           opens = at2
                         end
                       end
-                      if opens > slot then slot = opens end
+                      local again3 = opens
+                      local min2 = again3 + v_again
+                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                      v_ends = min2
+                      if v_bound == 2 then
+                        again3 = v_ends
+                        local x3 = s_Held + l_Guess
+                        local y = s_Ended + 1
+                        v_turn = slot <= (again3 - again3 % 1000) / 1000 + 4 * ((x3 - x3 % y) / y)
+                      end
+                      local x3 = (again3 - again3 % 1000) / 1000
+                      if x3 > slot then slot = x3 end
                     end
                     when2 = slot
                   end
@@ -9189,14 +9303,7 @@ end
                         end
                       end
                       if v_turn then
-                        local max2 = s_Now + v_overdue
-                        if s_Closed > max2 then max2 = s_Closed end
-                        local max3 = s_AgainUS
-                        local x2 = max2 * 1000
-                        if x2 > max3 then max3 = x2 end
-                        local min2 = max3 + v_again
-                        if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                        s_AgainUS = min2
+                        s_AgainUS = v_ends
                       end
                     end
                   end
