@@ -121,11 +121,16 @@ func (l *Limits) denials(s *State, v *view) int64 { return max(v.again, l.space(
 
 // overdue returns the least time until a ticket that is denied a token asks again, in ms. It is a quarter of the time by
 // which all operations that hold a token exceed the average: the longer they run, the longer they are likely to run. Before, it is an
-// eighth of the time for which no operation has begun: a few tickets need not ask as often as tokens come back. It is at most
+// eighth of the time for which no operation has begun: a few tickets need not ask as often as tokens come back. Until an operation is
+// measured, it is up to all of that time, if several tickets wait for each token: one of them soon finds it. It is at most
 // an eighth of a lease, because the tokens of dead holders are idle for so long.
 func (l *Limits) overdue(s *State) int64 {
 	age := s.Now - s.LastID/1024
-	return max(0, min(max((age-l.mean(s))/4, age/8-l.again(s)/500), l.Lease/8))
+	late := max((age-l.mean(s))/4, age/8-l.again(s)/500)
+	if s.Ended == 0 {
+		late = max(late, age/4*min(4, s.waiting()/16/l.Tokens))
+	}
+	return max(0, min(late, l.Lease/8))
 }
 
 // spread is the longest time, in ms, in which slots leave tokens idle: see Limits.space.

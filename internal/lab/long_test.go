@@ -67,6 +67,22 @@ func TestFewWaitForTokens(t *testing.T) {
 	}
 }
 
+// Until the first operation has ended nobody knows how long they take. The more messages wait for each token, the less often each asks.
+func TestBurstOfUnknownOperations(t *testing.T) {
+	for _, c := range []struct {
+		tokens, messages int
+		postponements    float64
+	}{{1, 20, 10.5}, {5, 20, 7.5}, {5, 100, 7.5}, {20, 100, 5.5}, {100, 600, 5.5}} {
+		report := mustRun(t, Scenario{
+			Options:  drip.Options{Size: plenty, RefreshRate: plenty, Concurrency: c.tokens},
+			Arrivals: Burst(c.messages, begun), Operation: Fixed(time.Second), Late: Uniform(0, 20*time.Millisecond), Hold: -1,
+		}, 1, Admit)
+		got, best := report.Results[0], report.Results[1]
+		tell(t, got.Redeliveries.Mean > c.postponements || got.Makespan > best.Makespan*12/10, "%d messages, %d at a time: %.2f postponements, %v, at best %v",
+			c.messages, c.tokens, got.Redeliveries.Mean, got.Makespan, best.Makespan)
+	}
+}
+
 // A burst waits for many tokens, after a pause in which only the longest operations ended. Their slots are as far apart as tokens come
 // back, and few messages ask in vain.
 func TestManyTokens(t *testing.T) {

@@ -3279,8 +3279,21 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
       local max3 = (x5 - x5 % 4) / 4
       local x6 = (age - age % 8) / 8 - (again2 - again2 % 500) / 500
       if x6 > max3 then max3 = x6 end
+      local late = max3
+      if x.State_Ended == 0 then
+        local max4 = 0
+        local x7 = x.State_Next * 16 - x.State_Head
+        if x7 > max4 then max4 = x7 end
+        local x8 = (max4 - max4 % 16) / 16
+        local y3 = x.Limits_Tokens
+        local min2 = 4
+        local x9 = (x8 - x8 % y3) / y3
+        if x9 < min2 then min2 = x9 end
+        local x10 = (age - age % 4) / 4 * min2
+        if x10 > late then late = x10 end
+      end
       local x7 = x.Limits_Lease
-      local min2 = max3
+      local min2 = late
       local x8 = (x7 - x7 % 8) / 8
       if x8 < min2 then min2 = x8 end
       overdue = 0 > min2 and 0 or min2
@@ -3316,8 +3329,21 @@ function Shared_look(x, f, op_Kind, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, 
         local max3 = (x5 - x5 % 4) / 4
         local x6 = (age - age % 8) / 8 - (again2 - again2 % 500) / 500
         if x6 > max3 then max3 = x6 end
+        local late = max3
+        if x.State_Ended == 0 then
+          local max4 = 0
+          local x7 = x.State_Next * 16 - x.State_Head
+          if x7 > max4 then max4 = x7 end
+          local x8 = (max4 - max4 % 16) / 16
+          local y3 = x.Limits_Tokens
+          local min2 = 4
+          local x9 = (x8 - x8 % y3) / y3
+          if x9 < min2 then min2 = x9 end
+          local x10 = (age - age % 4) / 4 * min2
+          if x10 > late then late = x10 end
+        end
         local x7 = x.Limits_Lease
-        local min2 = max3
+        local min2 = late
         local x8 = (x7 - x7 % 8) / 8
         if x8 < min2 then min2 = x8 end
         overdue = 0 > min2 and 0 or min2
@@ -7235,7 +7261,19 @@ end
                       local max2 = (x3 - x3 % 4) / 4
                       local x4 = (age - age % 8) / 8 - (again2 - again2 % 500) / 500
                       if x4 > max2 then max2 = x4 end
-                      local min2 = max2
+                      local late = max2
+                      if s_Ended == 0 then
+                        local max3 = 0
+                        local x5 = s_Next * 16 - s_Head
+                        if x5 > max3 then max3 = x5 end
+                        local x6 = (max3 - max3 % 16) / 16
+                        local min2 = 4
+                        local x7 = (x6 - x6 % l_Tokens) / l_Tokens
+                        if x7 < min2 then min2 = x7 end
+                        local x8 = (age - age % 4) / 4 * min2
+                        if x8 > late then late = x8 end
+                      end
+                      local min2 = late
                       local x5 = (l_Lease - l_Lease % 8) / 8
                       if x5 < min2 then min2 = x5 end
                       overdue = 0 > min2 and 0 or min2
@@ -7276,7 +7314,19 @@ end
                   local max2 = (x3 - x3 % 4) / 4
                   local x4 = (age - age % 8) / 8 - (again2 - again2 % 500) / 500
                   if x4 > max2 then max2 = x4 end
-                  local min2 = max2
+                  local late = max2
+                  if s_Ended == 0 then
+                    local max3 = 0
+                    local x5 = s_Next * 16 - s_Head
+                    if x5 > max3 then max3 = x5 end
+                    local x6 = (max3 - max3 % 16) / 16
+                    local min2 = 4
+                    local x7 = (x6 - x6 % l_Tokens) / l_Tokens
+                    if x7 < min2 then min2 = x7 end
+                    local x8 = (age - age % 4) / 4 * min2
+                    if x8 > late then late = x8 end
+                  end
+                  local min2 = late
                   local x5 = (l_Lease - l_Lease % 8) / 8
                   if x5 < min2 then min2 = x5 end
                   overdue = 0 > min2 and 0 or min2
