@@ -43,31 +43,36 @@ func (l *Limits) when(s *State, op *Op, v *view) int64 {
 }
 
 // opens returns the time of a turn, in us. Turns behind an opening follow each other as tokens come back. Those for which a window has no
-// room at the opening follow as it brings capacity, if that takes longer.
+// room begin with its next interval.
 func (l *Limits) opens(s *State, op *Op, v *view, turn int64) int64 {
 	if s.Closed <= s.Now {
 		return turn
 	}
-	at, number := turn, (turn-s.Closed*1000)/max(1, v.again) // of turns before it
+	at, number := turn, int64(Never) // of turns before it
 	for i := range l.Windows {
-		number = min(number, l.Windows[i].serves(s, &s.Lines[i], op, turn))
+		w := &l.Windows[i]
+		from, before, n := s.Closed, int64(0), w.interval(turn/1000)-w.interval(s.Closed)
+		if n > 0 { // the interval of the turn is a later one than the opening's
+			from, before = w.begin(w.interval(turn/1000)), w.serves(s, &s.Lines[i], op, n-1)
+		}
+		number = min(number, before+(turn-from*1000)/max(1, v.again))
 	}
 	for i := range l.Windows {
-		if w, line := &l.Windows[i], &s.Lines[i]; w.serves(s, line, op, turn) <= number {
-			v.again = max(v.again, line.spanUS(op.Cost[w.Unit]))
-			at = max(at, w.Next(s.Closed)*1000)
+		w := &l.Windows[i]
+		if w.serves(s, &s.Lines[i], op, w.interval(turn/1000)-w.interval(s.Closed)) <= number {
+			at = max(at, w.Next(turn/1000)*1000)
 		}
 	}
 	return at
 }
 
-// serves returns for how many operations like this one a window has room from the opening to a turn.
-func (w *Window) serves(s *State, line *Line, op *Op, turn int64) int64 {
-	cost := line.weight(op.Cost[w.Unit], 0)
+// serves returns for how many operations like this one a window has room in the interval of the opening and in the next n intervals.
+func (w *Window) serves(s *State, line *Line, op *Op, n int64) int64 {
+	cost, rate := line.weight(op.Cost[w.Unit], 0), min(w.Rate, w.Size)
 	if cost == 0 {
-		return Never
+		return Never / 2
 	}
-	return max(0, w.gain(s, line.Left, s.Now, s.Closed))/cost + max(0, turn-w.Next(s.Closed)*1000)/max(1, line.spanUS(op.Cost[w.Unit]))
+	return (max(0, w.gain(s, line.Left, s.Now, s.Closed)) + min(n, bound/rate)*rate) / cost
 }
 
 // turn returns the time at which the denied tickets have had their turn, and the operations are no longer overdue, in us.

@@ -8008,166 +8008,105 @@ end
                         local max5 = s_AgainUS
                         local x3 = max4 * 1000
                         if x3 > max5 then max5 = x3 end
-                        local turn = max5
                         if s_Closed <= s_Now then
-                          opens = turn
+                          opens = max5
                         else
-                          local at2 = turn
-                          local x4 = turn - s_Closed * 1000
-                          local y = 1 > v_again and 1 or v_again
-                          local number2 = (x4 - x4 % y) / y
+                          local at2 = max5
+                          local number2 = 9007199254740991
                           for i2 = 0, l_Windows_n - 1 do
-                            local serves = 0
-                            do
-                              local w = l_Windows[i2]
-                              local line2 = s_Lines[i2]
-                              local weight2 = 0
-                              do
-                                local i3 = w.Unit
-                                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                                local fraction = 4033
-                                local max6 = 64
-                                local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                if x5 > max6 then max6 = x5 end
-                                local x6 = cost2 * max6 + fraction - 0 * 2531 % fraction
-                                weight2 = (x6 - x6 % 4096) / 4096
-                              end
-                              local cost2 = weight2
-                              if cost2 == 0 then
-                                serves = 9007199254740991
-                              else
-                                local gain = 0
-                                gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
-                                local x5 = 0 > gain and 0 or gain
-                                local t2 = s_Closed - w.Offset
-                                local by2 = w.Interval
-                                local n2 = (t2 - t2 % by2) / by2 + 1
-                                local max6 = 0
-                                local x6 = turn - (n2 * w.Interval + w.Offset) * 1000
-                                if x6 > max6 then max6 = x6 end
-                                local spanUS = 0
-                                do
-                                  local i3 = w.Unit
-                                  local cost3 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                                  local spanUS2 = 0
-                                  do
-                                    local x7 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                                    local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                    local each2 = (x7 - x7 % y2) / y2
-                                    local y3 = each2 + 1
-                                    local min2 = cost3
-                                    local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                    if x8 < min2 then min2 = x8 end
-                                    spanUS2 = min2 * each2
-                                  end
-                                  local span = spanUS2
-                                  local max7 = 64
-                                  local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x7 > max7 then max7 = x7 end
-                                  local max8 = 64
-                                  local x8 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x8 > max8 then max8 = x8 end
-                                  local x9 = span % 4096 * max8
-                                  spanUS = (span - span % 4096) / 4096 * max7 + (x9 - x9 % 4096) / 4096
-                                end
-                                local y2 = 1 > spanUS and 1 or spanUS
-                                serves = (x5 - x5 % cost2) / cost2 + (max6 - max6 % y2) / y2
-                              end
-                            end
-                            if serves < number2 then number2 = serves end
-                          end
-                          for i2 = 0, l_Windows_n - 1 do
-                            do
-                              local w = l_Windows[i2]
-                              local line2 = s_Lines[i2]
+                            local w = l_Windows[i2]
+                            local from2 = s_Closed
+                            local before3 = 0
+                            local t2 = (max5 - max5 % 1000) / 1000
+                            local t3 = t2 - w.Offset
+                            local by2 = w.Interval
+                            local t4 = s_Closed - w.Offset
+                            local by3 = w.Interval
+                            local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                            if n2 > 0 then
+                              local t5 = (max5 - max5 % 1000) / 1000
+                              local t6 = t5 - w.Offset
+                              local by4 = w.Interval
+                              local n3 = (t6 - t6 % by4) / by4
                               local serves = 0
                               do
+                                local line2 = s_Lines[i2]
+                                local n4 = n2 - 1
                                 local weight2 = 0
                                 do
                                   local i3 = w.Unit
                                   local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                                   local fraction = 4033
                                   local max6 = 64
-                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x5 > max6 then max6 = x5 end
-                                  local x6 = cost2 * max6 + fraction - 0 * 2531 % fraction
-                                  weight2 = (x6 - x6 % 4096) / 4096
+                                  local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x4 > max6 then max6 = x4 end
+                                  local x5 = cost2 * max6 + fraction - 0 * 2531 % fraction
+                                  weight2 = (x5 - x5 % 4096) / 4096
                                 end
                                 local cost2 = weight2
+                                local rate = w.Rate < w.Size and w.Rate or w.Size
                                 if cost2 == 0 then
-                                  serves = 9007199254740991
+                                  serves = 4503599627370495
                                 else
                                   local gain = 0
                                   gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
-                                  local x5 = 0 > gain and 0 or gain
-                                  local t2 = s_Closed - w.Offset
-                                  local by2 = w.Interval
-                                  local n2 = (t2 - t2 % by2) / by2 + 1
-                                  local max6 = 0
-                                  local x6 = turn - (n2 * w.Interval + w.Offset) * 1000
-                                  if x6 > max6 then max6 = x6 end
-                                  local spanUS = 0
-                                  do
-                                    local i3 = w.Unit
-                                    local cost3 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                                    local spanUS2 = 0
-                                    do
-                                      local x7 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                                      local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                      local each2 = (x7 - x7 % y2) / y2
-                                      local y3 = each2 + 1
-                                      local min2 = cost3
-                                      local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                      if x8 < min2 then min2 = x8 end
-                                      spanUS2 = min2 * each2
-                                    end
-                                    local span = spanUS2
-                                    local max7 = 64
-                                    local x7 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                    if x7 > max7 then max7 = x7 end
-                                    local max8 = 64
-                                    local x8 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                    if x8 > max8 then max8 = x8 end
-                                    local x9 = span % 4096 * max8
-                                    spanUS = (span - span % 4096) / 4096 * max7 + (x9 - x9 % 4096) / 4096
-                                  end
-                                  local y2 = 1 > spanUS and 1 or spanUS
-                                  serves = (x5 - x5 % cost2) / cost2 + (max6 - max6 % y2) / y2
+                                  local min2 = n4
+                                  local x4 = (1125899906842624 - 1125899906842624 % rate) / rate
+                                  if x4 < min2 then min2 = x4 end
+                                  local x5 = (0 > gain and 0 or gain) + min2 * rate
+                                  serves = (x5 - x5 % cost2) / cost2
                                 end
                               end
-                              if serves <= number2 then
-                                local spanUS = 0
-                                do
-                                  local i3 = w.Unit
-                                  local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                                  local spanUS2 = 0
-                                  do
-                                    local x5 = (line2.Window_Interval < 60000 and line2.Window_Interval or 60000) * 1000
-                                    local y2 = line2.Window_Rate < line2.Window_Size and line2.Window_Rate or line2.Window_Size
-                                    local each2 = (x5 - x5 % y2) / y2
-                                    local y3 = each2 + 1
-                                    local min2 = cost2
-                                    local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                                    if x6 < min2 then min2 = x6 end
-                                    spanUS2 = min2 * each2
-                                  end
-                                  local span = spanUS2
-                                  local max6 = 64
-                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x5 > max6 then max6 = x5 end
-                                  local max7 = 64
-                                  local x6 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                  if x6 > max7 then max7 = x6 end
-                                  local x7 = span % 4096 * max7
-                                  spanUS = (span - span % 4096) / 4096 * max6 + (x7 - x7 % 4096) / 4096
-                                end
-                                if spanUS > v_again then v_again = spanUS end
-                                local t2 = s_Closed - w.Offset
-                                local by2 = w.Interval
-                                local n2 = (t2 - t2 % by2) / by2 + 1
-                                local x5 = (n2 * w.Interval + w.Offset) * 1000
-                                if x5 > at2 then at2 = x5 end
+                              from2, before3 = n3 * w.Interval + w.Offset, serves
+                            end
+                            local x4 = max5 - from2 * 1000
+                            local y = 1 > v_again and 1 or v_again
+                            local x5 = before3 + (x4 - x4 % y) / y
+                            if x5 < number2 then number2 = x5 end
+                          end
+                          for i2 = 0, l_Windows_n - 1 do
+                            local w = l_Windows[i2]
+                            local serves = 0
+                            do
+                              local line2 = s_Lines[i2]
+                              local t2 = (max5 - max5 % 1000) / 1000
+                              local t3 = t2 - w.Offset
+                              local by2 = w.Interval
+                              local t4 = s_Closed - w.Offset
+                              local by3 = w.Interval
+                              local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                              local weight2 = 0
+                              do
+                                local i3 = w.Unit
+                                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                local fraction = 4033
+                                local max6 = 64
+                                local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                if x4 > max6 then max6 = x4 end
+                                local x5 = cost2 * max6 + fraction - 0 * 2531 % fraction
+                                weight2 = (x5 - x5 % 4096) / 4096
                               end
+                              local cost2 = weight2
+                              local rate = w.Rate < w.Size and w.Rate or w.Size
+                              if cost2 == 0 then
+                                serves = 4503599627370495
+                              else
+                                local gain = 0
+                                gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
+                                local min2 = n2
+                                local x4 = (1125899906842624 - 1125899906842624 % rate) / rate
+                                if x4 < min2 then min2 = x4 end
+                                local x5 = (0 > gain and 0 or gain) + min2 * rate
+                                serves = (x5 - x5 % cost2) / cost2
+                              end
+                            end
+                            if serves <= number2 then
+                              local t2 = (max5 - max5 % 1000) / 1000
+                              local t3 = t2 - w.Offset
+                              local by2 = w.Interval
+                              local n2 = (t3 - t3 % by2) / by2 + 1
+                              local x4 = (n2 * w.Interval + w.Offset) * 1000
+                              if x4 > at2 then at2 = x4 end
                             end
                           end
                           opens = at2
