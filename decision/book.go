@@ -53,21 +53,21 @@ func (l *Limits) opens(s *State, op *Op, v *view, turn int64) int64 {
 		w := &l.Windows[i]
 		from, before, n := s.Closed, int64(0), w.interval(turn/1000)-w.interval(s.Closed)
 		if n > 0 { // the interval of the turn is a later one than the opening's
-			from, before = w.begin(w.interval(turn/1000)), w.serves(s, &s.Lines[i], op, n-1)
+			from, before = w.begin(w.interval(turn/1000)), w.afterOpening(s, &s.Lines[i], op, n-1)
 		}
 		number = min(number, before+(turn-from*1000)/max(1, v.again))
 	}
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if w.serves(s, &s.Lines[i], op, w.interval(turn/1000)-w.interval(s.Closed)) <= number {
-			at = max(at, w.Next(turn/1000)*1000)
+		if w.afterOpening(s, &s.Lines[i], op, w.interval(turn/1000)-w.interval(s.Closed)) <= number {
+			at = max(at, min(w.Next(turn/1000)*1000, Never))
 		}
 	}
 	return at
 }
 
-// serves returns for how many operations like this one a window has room in the interval of the opening and in the next n intervals.
-func (w *Window) serves(s *State, line *Line, op *Op, n int64) int64 {
+// afterOpening returns for how many operations like this one a window has room in the interval of the opening and in the next n.
+func (w *Window) afterOpening(s *State, line *Line, op *Op, n int64) int64 {
 	cost, rate := line.weight(op.Cost[w.Unit], 0), min(w.Rate, w.Size)
 	if cost == 0 {
 		return Never / 2

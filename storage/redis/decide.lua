@@ -8028,7 +8028,7 @@ end
                               local t6 = t5 - w.Offset
                               local by4 = w.Interval
                               local n3 = (t6 - t6 % by4) / by4
-                              local serves = 0
+                              local afterOpening = 0
                               do
                                 local line2 = s_Lines[i2]
                                 local n4 = n2 - 1
@@ -8046,7 +8046,7 @@ end
                                 local cost2 = weight2
                                 local rate = w.Rate < w.Size and w.Rate or w.Size
                                 if cost2 == 0 then
-                                  serves = 4503599627370495
+                                  afterOpening = 4503599627370495
                                 else
                                   local gain = 0
                                   gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
@@ -8054,10 +8054,10 @@ end
                                   local x4 = (1125899906842624 - 1125899906842624 % rate) / rate
                                   if x4 < min2 then min2 = x4 end
                                   local x5 = (0 > gain and 0 or gain) + min2 * rate
-                                  serves = (x5 - x5 % cost2) / cost2
+                                  afterOpening = (x5 - x5 % cost2) / cost2
                                 end
                               end
-                              from2, before3 = n3 * w.Interval + w.Offset, serves
+                              from2, before3 = n3 * w.Interval + w.Offset, afterOpening
                             end
                             local x4 = max5 - from2 * 1000
                             local y = 1 > v_again and 1 or v_again
@@ -8066,7 +8066,7 @@ end
                           end
                           for i2 = 0, l_Windows_n - 1 do
                             local w = l_Windows[i2]
-                            local serves = 0
+                            local afterOpening = 0
                             do
                               local line2 = s_Lines[i2]
                               local t2 = (max5 - max5 % 1000) / 1000
@@ -8089,7 +8089,7 @@ end
                               local cost2 = weight2
                               local rate = w.Rate < w.Size and w.Rate or w.Size
                               if cost2 == 0 then
-                                serves = 4503599627370495
+                                afterOpening = 4503599627370495
                               else
                                 local gain = 0
                                 gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
@@ -8097,16 +8097,17 @@ end
                                 local x4 = (1125899906842624 - 1125899906842624 % rate) / rate
                                 if x4 < min2 then min2 = x4 end
                                 local x5 = (0 > gain and 0 or gain) + min2 * rate
-                                serves = (x5 - x5 % cost2) / cost2
+                                afterOpening = (x5 - x5 % cost2) / cost2
                               end
                             end
-                            if serves <= number2 then
+                            if afterOpening <= number2 then
                               local t2 = (max5 - max5 % 1000) / 1000
                               local t3 = t2 - w.Offset
                               local by2 = w.Interval
                               local n2 = (t3 - t3 % by2) / by2 + 1
-                              local x4 = (n2 * w.Interval + w.Offset) * 1000
-                              if x4 > at2 then at2 = x4 end
+                              local min2 = (n2 * w.Interval + w.Offset) * 1000
+                              if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                              if min2 > at2 then at2 = min2 end
                             end
                           end
                           opens = at2
