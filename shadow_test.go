@@ -487,7 +487,7 @@ func TestShadowKeepsNoMap(t *testing.T) {
 	})
 }
 
-// A lease that the Shadow alone knows is checked as one of the Bucket. What was refused stays out.
+// A lease that the Shadow alone knows is checked as one of the Bucket. A refused one stays out.
 func TestShadowChecksItsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := Options{Size: 1, RefreshRate: 1, Windows: []Window{{Size: 9, RefreshInterval: time.Hour, Unit: "points"}}, Start: time.Unix(0, 0)}

@@ -99,7 +99,7 @@ func TestOnServers(t *testing.T) {
 			t.Error(got)
 		}
 		agree("shop-1", "nothing")
-		// What has run stays counted, five of nine.
+		// Operations that have run stay counted, five of nine.
 		prints(t, "\ncapacity    4 of 9, +9 every 240000h\n", "inspect", patient, address, "shop-1", all)
 		if got := inspected(t, patient, address, "shop-2", all); got != (told{Limits: "given", Bound: "nothing"}) {
 			t.Errorf("of an entity that is not stored: %+v", got)

@@ -224,7 +224,7 @@ func TestConnectionIsCut(t *testing.T) {
 	})
 }
 
-// What a Consumer used for connections that were cut is given back: goroutines here, channels in the broker.
+// A Consumer gives back all that it used for connections that were cut: goroutines here, channels in the broker.
 func TestCutConnectionsLeaveNothing(t *testing.T) {
 	server := servers.OwnRabbitMQ(t) // no other test runs now: it counts the goroutines of the process
 	b := connect(t, server.URL())

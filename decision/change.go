@@ -131,9 +131,9 @@ func (line *Line) waits(s *State) int64 {
 	return min(max(0, s.Next-s.Head/16), MostUnits/each) * each
 }
 
-// rebook brings promises to s.Now. Their tickets keep their slots. What the windows do not bring until the last of these, books
-// again. What is left in the interval of the last slot stays, since another unit may have put it there: else each change would cost an
-// interval. If nothing is promised, no slot after the given one counts.
+// rebook brings promises to s.Now. Their tickets keep their slots. Those for which the windows bring nothing until the last slot
+// book again. The rest of the interval of the last slot stays, since another unit may have put the slot there: else each change would cost
+// an interval. If nothing is promised, no slot after the given one counts.
 func (s *State) rebook(promised *Ticket, slot int64) {
 	end := slot
 	for i := range s.Lines {

@@ -42,8 +42,8 @@ func (s *State) follows(op *Op) {
 	}
 }
 
-// refused lowers the level after a refused operation. l are the limits without a level. The new level is a little less than the provider has let pass
-// since the last refusal, for it had nothing left then, and has nothing left now.
+// refused lowers the level after a refused operation. l are the limits without a level. The new level is a little less than the provider
+// has let pass since the last refusal, for it had nothing left then, and has nothing left now.
 func (l *Limits) refused(v *Level, t int64) {
 	v.Ran = max(0, v.Ran-1) // it did not pass
 	same := min(max(sameRefusal, l.Windows[0].Interval*steps/v.Part+1000), longestSame)

@@ -37,7 +37,7 @@ func (l *Limits) lined(s *State, x *Shared, f *Flow, op *Op, v *view, slot int64
 	if op.back() {
 		// It has been in the line. It leaves its place only if the entity's windows or the line's limit delay it again, until after this
 		// grain: the line may end days later. While the limit is closed it keeps its place in a line that is longer than the window takes for
-		// it: what the closing has left in the limit does not wait.
+		// it: the capacity that the closing has left in the limit does not wait.
 		closed := x.bound == BoundClosed && 3*l.drains(s, f, op, x.part) <= 2*(f.End-s.Now)
 		if x.fits() && here || v.bound <= BoundTokens && (x.fits() || x.again && x.lost || closed || within) {
 			return false

@@ -236,7 +236,7 @@ func (l *Limits) abandoned(s *State, op *Op, slot int64) bool {
 
 // spare reports whether a newcomer of this cost takes nothing from the booked operations. That is so if each window has room
 // beside them until its refresh, or if they are expected to leave as much. Denied tickets that have not had their turn do
-// come. What is left is theirs first, as far as the window brings less until their turn.
+// come. The remaining capacity is theirs first, as far as the window brings less until their turn.
 func (l *Limits) spare(s *State, op *Op, v *view) bool {
 	turns := max(0, min(s.AgainUS-s.Now*1000, bound))
 	tickets := min(turns/max(1, l.denials(s, v)), s.Next-s.Head/16) // denied ones

@@ -26,7 +26,7 @@ type Shared struct {
 	State  *State
 	Leases Leases
 
-	// What the operation and the entity count here. decide sets flow, decide and end able, giveBack held, and enter the rest.
+	// The counts of the operation and of the entity. decide sets flow, decide and end able, giveBack held, and enter the rest.
 	flow   int64 // the place of the entity's Flow in the limit
 	able   int64 // how many 1024ths of such an operation the entity's other limits let through in a grain
 	held   bool  // the lease was out in this limit, too
@@ -37,7 +37,7 @@ type Shared struct {
 	rate   int64 // what the windows and the tokens bring in a grain, in the calendar
 	short  bool  // tokens are short: the windows bring more
 
-	// What look finds. If the operation does not run, place and book read it, and place changes some of it.
+	// The results of look. If the operation does not run, place and book read it, and place changes some of it.
 	bound   Bound // why the limit does not let it run now; BoundNone if it does
 	below   bool  // the entity is below its fair share
 	behind  bool  // by more than this grain
@@ -52,7 +52,7 @@ type Shared struct {
 	overdue int64 // see Limits.overdue
 	wait    int64 // us from one turn to the next: less than tokens take, because one that is awaited too late is idle
 
-	// What place finds for book.
+	// The results of place, for book.
 	again    bool  // a window denies it, but it is below its share and keeps its place
 	lost     bool  // booked operations have left capacity lately: others may run in it
 	passes   bool  // it goes before the booked operations, since they probably do not come

@@ -805,7 +805,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// What has passed since it was read does not count.
+// Times that have passed since the entity was read do not count.
 func TestPassed(t *testing.T) {
 	x := &index{rows: map[string]*row{"a": {name: "a", booked: 1, waiting: 1, closed: 1, pinned: 1}}, sortings: map[string]*sorting{}}
 	if s := x.sort("name"); *s.rows[0] != (row{name: "a"}) || s.totals != (totals{Entities: 1}) {

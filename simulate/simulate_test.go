@@ -120,7 +120,7 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// The shared limits of a scenario are those of its Options. What a program changes at run time changes no run.
+// The shared limits of a scenario are those of its Options. A limit that a program changes at run time changes no run.
 func TestSharedLimitsAreLeftOut(t *testing.T) {
 	s := parsed(t, `{"shared": {"app": {"size": 1}}, "arrivals": [{"kind": "burst", "count": 5}]}`)
 	s.Options.SharedLimits = func(context.Context, string) (drip.Limit, error) { return drip.Limit{Size: 9}, nil }

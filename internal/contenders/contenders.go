@@ -45,7 +45,7 @@ func Context() context.Context {
 	return ctx
 }
 
-// Command is a process whose Main gets the input, not started yet. What it prints at last is its report.
+// Command is a process whose Main gets the input, not started yet. It prints its report at last.
 func Command(ctx context.Context, told any) *exec.Cmd {
 	encoded, err := json.Marshal(told)
 	if err != nil {

@@ -755,7 +755,7 @@ func TestSharedWeights(t *testing.T) {
 	}
 }
 
-// What entities do not use because their own limits or an endpoint are slower than their share goes to the others by weight. The slow ones
+// Entities whose own limits or endpoints are slower than their share leave the rest of it to the others, by weight. The slow ones
 // (watched) keep what these let through.
 func TestSharedWeightsBesideSlowEntities(t *testing.T) {
 	for _, c := range []struct {

@@ -8,7 +8,7 @@ import (
 )
 
 // Stalls are the times when the machine was late: a goroutine that sleeps for 5 ms woke up more than 10 ms later than it should.
-// What the tested code does late meanwhile is not its fault. It is safe for concurrent use.
+// The tested code is not to blame for being late then. It is safe for concurrent use.
 type Stalls struct {
 	mu   sync.Mutex
 	all  []stall
