@@ -252,6 +252,27 @@ func TestResumeOpens(t *testing.T) {
 	e.waits(5500, 1, newcomer, 500, decision.BoundWindow)
 }
 
+// Resume ends the turns behind the opening, too: newcomers get the tokens that nobody has a turn for until then.
+func TestResumeMovesTurns(t *testing.T) {
+	e := newEntity(t, decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
+	e.l.Tokens = 2
+	first, second := e.runs(0, 1, newcomer), e.runs(0, 1, newcomer)
+	var tickets []decision.Ticket
+	for range 20 {
+		tickets = append(tickets, e.admit(0, 1, newcomer).Ticket)
+	}
+	e.do(1, decision.Op{Kind: decision.Pause, For: 40_000})
+	e.settle(100, first, 1)
+	e.settle(100, second, 1)
+	for _, ticket := range tickets {
+		if a := e.admit(1000, 1, ticket); a.Delay < 39_000 {
+			t.Errorf("a ticket comes back after %d ms of the pause", 1000+a.Delay)
+		}
+	}
+	e.do(10_000, decision.Op{Kind: decision.Resume})
+	e.runs(15_000, 1, newcomer)
+}
+
 // Resume changes nothing if the entity is open: the tickets that were denied a token keep their turns.
 func TestResumeOfAnOpenEntity(t *testing.T) {
 	play := func(resumes bool) (delays []int64) {
