@@ -51,27 +51,27 @@ func (l *Limits) opens(s *State, op *Op, v *view, turn int64) int64 {
 	at, number := turn, int64(Never) // of turns before it
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		from, before, n := s.Closed, int64(0), w.interval(turn/1000)-w.interval(s.Closed)
-		if n > 0 { // the interval of the turn is a later one than the opening's
-			from, before = w.begin(w.interval(turn/1000)), w.afterOpening(s, &s.Lines[i], op, n-1)
+		from, before := max(s.Closed, w.begin(w.interval(turn/1000))), int64(0)
+		if from > s.Closed { // the room of the intervals before is taken
+			before = w.afterOpening(s, &s.Lines[i], op, from-1)
 		}
 		number = min(number, before+(turn-from*1000)/max(1, v.again))
 	}
 	for i := range l.Windows {
-		w := &l.Windows[i]
-		if w.afterOpening(s, &s.Lines[i], op, w.interval(turn/1000)-w.interval(s.Closed)) <= number {
+		if w := &l.Windows[i]; w.afterOpening(s, &s.Lines[i], op, turn/1000) <= number {
 			at = max(at, min(w.Next(turn/1000)*1000, Never))
 		}
 	}
 	return at
 }
 
-// afterOpening returns for how many operations like this one a window has room in the interval of the opening and in the next n.
-func (w *Window) afterOpening(s *State, line *Line, op *Op, n int64) int64 {
+// afterOpening returns for how many operations like this one a window has room from the opening until a later time.
+func (w *Window) afterOpening(s *State, line *Line, op *Op, to int64) int64 {
 	cost, rate := line.weight(op.Cost[w.Unit], 0), min(w.Rate, w.Size)
 	if cost == 0 {
 		return Never / 2
 	}
+	n := w.interval(to) - w.interval(s.Closed)
 	return (max(0, w.gain(s, line.Left, s.Now, s.Closed)) + min(n, bound/rate)*rate) / cost
 }
 

@@ -252,7 +252,7 @@ func TestResumeOpens(t *testing.T) {
 	e.waits(5500, 1, newcomer, 500, decision.BoundWindow)
 }
 
-// Resume ends the turns behind the opening, too: newcomers get the tokens that nobody has a turn for until then.
+// Resume moves the turns behind the opening, too: newcomers do not wait for the time at which the pause would have ended.
 func TestResumeMovesTurns(t *testing.T) {
 	e := newEntity(t, decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
 	e.l.Tokens = 2

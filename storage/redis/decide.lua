@@ -8015,23 +8015,64 @@ end
                           local number2 = 9007199254740991
                           for i2 = 0, l_Windows_n - 1 do
                             local w = l_Windows[i2]
-                            local from2 = s_Closed
-                            local before3 = 0
                             local t2 = (max5 - max5 % 1000) / 1000
                             local t3 = t2 - w.Offset
                             local by2 = w.Interval
-                            local t4 = s_Closed - w.Offset
-                            local by3 = w.Interval
-                            local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                            if n2 > 0 then
-                              local t5 = (max5 - max5 % 1000) / 1000
-                              local t6 = t5 - w.Offset
-                              local by4 = w.Interval
-                              local n3 = (t6 - t6 % by4) / by4
+                            local n2 = (t3 - t3 % by2) / by2
+                            local max6 = s_Closed
+                            local x4 = n2 * w.Interval + w.Offset
+                            if x4 > max6 then max6 = x4 end
+                            local from2 = max6
+                            local before3 = 0
+                            if from2 > s_Closed then
                               local afterOpening = 0
                               do
                                 local line2 = s_Lines[i2]
-                                local n4 = n2 - 1
+                                local to2 = from2 - 1
+                                local weight2 = 0
+                                do
+                                  local i3 = w.Unit
+                                  local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                  local fraction = 4033
+                                  local max7 = 64
+                                  local x5 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
+                                  if x5 > max7 then max7 = x5 end
+                                  local x6 = cost2 * max7 + fraction - 0 * 2531 % fraction
+                                  weight2 = (x6 - x6 % 4096) / 4096
+                                end
+                                local cost2 = weight2
+                                local rate = w.Rate < w.Size and w.Rate or w.Size
+                                if cost2 == 0 then
+                                  afterOpening = 4503599627370495
+                                else
+                                  local t4 = to2 - w.Offset
+                                  local by3 = w.Interval
+                                  local t5 = s_Closed - w.Offset
+                                  local by4 = w.Interval
+                                  local n3 = (t4 - t4 % by3) / by3 - (t5 - t5 % by4) / by4
+                                  local gain = 0
+                                  gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
+                                  local min2 = n3
+                                  local x5 = (1125899906842624 - 1125899906842624 % rate) / rate
+                                  if x5 < min2 then min2 = x5 end
+                                  local x6 = (0 > gain and 0 or gain) + min2 * rate
+                                  afterOpening = (x6 - x6 % cost2) / cost2
+                                end
+                              end
+                              before3 = afterOpening
+                            end
+                            local x5 = max5 - from2 * 1000
+                            local y = 1 > v_again and 1 or v_again
+                            local x6 = before3 + (x5 - x5 % y) / y
+                            if x6 < number2 then number2 = x6 end
+                          end
+                          for i2 = 0, l_Windows_n - 1 do
+                            do
+                              local w = l_Windows[i2]
+                              local afterOpening = 0
+                              do
+                                local line2 = s_Lines[i2]
+                                local to2 = (max5 - max5 % 1000) / 1000
                                 local weight2 = 0
                                 do
                                   local i3 = w.Unit
@@ -8048,66 +8089,29 @@ end
                                 if cost2 == 0 then
                                   afterOpening = 4503599627370495
                                 else
+                                  local t2 = to2 - w.Offset
+                                  local by2 = w.Interval
+                                  local t3 = s_Closed - w.Offset
+                                  local by3 = w.Interval
+                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                                   local gain = 0
                                   gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
-                                  local min2 = n4
+                                  local min2 = n2
                                   local x4 = (1125899906842624 - 1125899906842624 % rate) / rate
                                   if x4 < min2 then min2 = x4 end
                                   local x5 = (0 > gain and 0 or gain) + min2 * rate
                                   afterOpening = (x5 - x5 % cost2) / cost2
                                 end
                               end
-                              from2, before3 = n3 * w.Interval + w.Offset, afterOpening
-                            end
-                            local x4 = max5 - from2 * 1000
-                            local y = 1 > v_again and 1 or v_again
-                            local x5 = before3 + (x4 - x4 % y) / y
-                            if x5 < number2 then number2 = x5 end
-                          end
-                          for i2 = 0, l_Windows_n - 1 do
-                            local w = l_Windows[i2]
-                            local afterOpening = 0
-                            do
-                              local line2 = s_Lines[i2]
-                              local t2 = (max5 - max5 % 1000) / 1000
-                              local t3 = t2 - w.Offset
-                              local by2 = w.Interval
-                              local t4 = s_Closed - w.Offset
-                              local by3 = w.Interval
-                              local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                              local weight2 = 0
-                              do
-                                local i3 = w.Unit
-                                local cost2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                                local fraction = 4033
-                                local max6 = 64
-                                local x4 = 4096 - (0 > line2.Saved and 0 or line2.Saved)
-                                if x4 > max6 then max6 = x4 end
-                                local x5 = cost2 * max6 + fraction - 0 * 2531 % fraction
-                                weight2 = (x5 - x5 % 4096) / 4096
+                              if afterOpening <= number2 then
+                                local t2 = (max5 - max5 % 1000) / 1000
+                                local t3 = t2 - w.Offset
+                                local by2 = w.Interval
+                                local n2 = (t3 - t3 % by2) / by2 + 1
+                                local min2 = (n2 * w.Interval + w.Offset) * 1000
+                                if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                                if min2 > at2 then at2 = min2 end
                               end
-                              local cost2 = weight2
-                              local rate = w.Rate < w.Size and w.Rate or w.Size
-                              if cost2 == 0 then
-                                afterOpening = 4503599627370495
-                              else
-                                local gain = 0
-                                gain = Window_gain(w.Size, w.Rate, w.Interval, w.Offset, s_Closed, line2.Left, s_Now, s_Closed)
-                                local min2 = n2
-                                local x4 = (1125899906842624 - 1125899906842624 % rate) / rate
-                                if x4 < min2 then min2 = x4 end
-                                local x5 = (0 > gain and 0 or gain) + min2 * rate
-                                afterOpening = (x5 - x5 % cost2) / cost2
-                              end
-                            end
-                            if afterOpening <= number2 then
-                              local t2 = (max5 - max5 % 1000) / 1000
-                              local t3 = t2 - w.Offset
-                              local by2 = w.Interval
-                              local n2 = (t3 - t3 % by2) / by2 + 1
-                              local min2 = (n2 * w.Interval + w.Offset) * 1000
-                              if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                              if min2 > at2 then at2 = min2 end
                             end
                           end
                           opens = at2
